@@ -11,7 +11,7 @@ use crate::units::GoDuration;
 
 /// Which conditions were raised, and when last.
 ///
-/// The order is that of the thresholds which raised them, then that of former passes: one of
+/// The order is that of the thresholds which raised them, then that of former evaluations: one of
 /// the orders of the kubelet's map. It shows in the message of a refused admission.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
@@ -26,7 +26,7 @@ pub struct Conditions {
 pub struct RaisedCondition {
     /// Which.
     pub condition: NodeCondition,
-    /// By the last pass in which a threshold that raises it was met.
+    /// By the last evaluation in which a threshold that raises it was met.
     pub at: Timestamp,
 }
 

@@ -53,7 +53,7 @@ pub struct Decision {
 pub enum ProposalState {
     /// It is the one in force already.
     Unchanged,
-    /// It is in force from now on, for this very decision if that is a pass.
+    /// It is in force from now on, for this very decision if that is an evaluation.
     Applied,
     /// It would evict pods that the policy in force would not, or has not been held against a
     /// look.
@@ -67,7 +67,7 @@ pub struct PendingPolicy {
     pub since: Timestamp,
     /// When it takes effect in any case; nothing if only by hand.
     pub until: Option<Timestamp>,
-    /// What it would have decided on the same look.
+    /// What it would have decided on the same sample.
     pub trial: Option<Box<Decision>>,
 }
 
@@ -77,9 +77,9 @@ pub struct PendingPolicy {
 pub enum DecisionKind {
     /// The input changed what the engine knows, and nothing else.
     StateUpdated,
-    /// A pass over the node.
+    /// An evaluation over the node.
     Evaluated(Evaluation),
-    /// A pass that ended before it looked at anything.
+    /// An evaluation that ended before it looked at anything.
     NotEvaluated(NotEvaluated),
     /// Whether a pod may start.
     Admission(Admission),
@@ -87,7 +87,7 @@ pub enum DecisionKind {
     Oom(OomUpdate),
 }
 
-/// Why a look decided nothing at all.
+/// Why a sample decided nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotEvaluated {
@@ -98,10 +98,10 @@ pub enum NotEvaluated {
     /// The image file system is split, and the gate `KubeletSeparateDiskGC` is off. Passes
     /// after this one raise conditions, but evict for no threshold.
     LayoutRefused,
-    /// The look failed.
+    /// The sample failed.
     #[serde(rename = "no_look")]
     NoSample(UnknownReason),
-    /// The second look came without a pass that waits for one.
+    /// The second sample came without an evaluation that waits for one.
     #[serde(rename = "not_waiting")]
     NotAwaitingReclaim,
 }
@@ -119,7 +119,7 @@ pub enum Action {
     ShortenGrace(Eviction),
 }
 
-/// One pass over the node.
+/// One evaluation over the node.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// How it ended.
@@ -130,7 +130,7 @@ pub struct Evaluation {
     pub context: SignalContext,
     /// The thresholds that are met, in the order in which they were found.
     pub met: Vec<Met>,
-    /// The one that drives the pass: a place in `lines`.
+    /// The one that drives the evaluation: its index in `thresholds`.
     pub driving: Option<u8>,
     /// What was seen after node-level reclaim.
     pub observations_after_reclaim: Option<Box<Observations>>,
@@ -140,31 +140,31 @@ pub struct Evaluation {
     pub critical_pods: Vec<u32>,
     /// Pods whose turn had come, but which are protected.
     pub refused_pods: Vec<RefusedPod>,
-    /// What was remembered of earlier evictions when the pass began.
+    /// What was remembered of earlier evictions when the evaluation began.
     pub in_flight: Vec<InFlightEviction>,
     /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
     pub deficits: Vec<Deficit>,
     /// Volumes under a limit whose usage is not known.
     pub unknown_volumes: u32,
-    /// By which layout the pass went.
+    /// By which layout the evaluation went.
     pub layout: DiskLayout,
     /// All thresholds, also those that do not count (any more).
     pub thresholds: Arc<[ResolvedThreshold]>,
-    /// The places of those that counted in this pass.
+    /// The places of those that counted in this evaluation.
     pub visible: Arc<[u8]>,
     /// The active pods.
     pub pods: Arc<PodSet>,
-    /// The look.
+    /// The sample.
     pub snapshot: Arc<Snapshot>,
 }
 
 impl Evaluation {
-    /// A threshold of the pass.
+    /// A threshold of the evaluation.
     pub fn threshold(&self, place: u8) -> Option<&ResolvedThreshold> {
         self.thresholds.get(usize::from(place))
     }
 
-    /// The signal of a threshold of the pass.
+    /// The signal of a threshold of the evaluation.
     pub fn signal_of(&self, place: u8) -> Option<Signal> {
         Some(self.threshold(place)?.threshold.signal)
     }
@@ -196,7 +196,7 @@ impl Evaluation {
         }
     }
 
-    /// The signal that drives the pass.
+    /// The signal that drives the evaluation.
     pub fn driving_signal(&self) -> Option<Signal> {
         self.signal_of(self.driving?)
     }
@@ -212,10 +212,10 @@ pub struct Admission {
 }
 
 impl Decision {
-    /// The pass, if there was one.
+    /// The evaluation, if there was one.
     pub fn evaluation(&self) -> Option<&Evaluation> {
         match &self.kind {
-            DecisionKind::Evaluated(pass) => Some(pass),
+            DecisionKind::Evaluated(evaluation) => Some(evaluation),
             DecisionKind::StateUpdated
             | DecisionKind::NotEvaluated(_)
             | DecisionKind::Admission(_)
@@ -224,7 +224,7 @@ impl Decision {
     }
 
     /// Conditions of which nobody can tell whether they hold, since a signal that raises them
-    /// is blind.
+    /// is unavailable.
     pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
         let all = [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
         let blind = |condition| self.unavailable.iter().any(|signal| signal.condition() == condition);
@@ -232,7 +232,7 @@ impl Decision {
         all.into_iter().filter(move |condition| blind(*condition) && !holds(*condition))
     }
 
-    /// Whether node-level reclaim and a second look are asked for.
+    /// Whether node-level reclaim and a second sample are asked for.
     pub fn awaits_reclaim(&self) -> bool {
         self.actions.iter().any(|action| matches!(action, Action::Reclaim(_)))
     }

@@ -20,7 +20,7 @@ use crate::units::Nanos;
 /// The eviction of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its place among the pods of the pass.
+    /// Its place among the pods of the evaluation.
     pub pod: u32,
     /// How long it may take to end. May be zero or negative, as configured.
     pub grace_period_seconds: i64,
@@ -52,7 +52,7 @@ pub enum Cause {
     },
 }
 
-/// How a pass ended.
+/// How an evaluation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvaluationEnd {
@@ -61,7 +61,7 @@ pub enum EvaluationEnd {
     NoPressure,
     /// Pods above their own limits go; thresholds are not dealt with.
     LocalStorage,
-    /// Node-level reclaim is under way; the pass goes on with the second look.
+    /// Node-level reclaim is under way; the evaluation goes on with the second sample.
     AwaitingReclaim,
     /// Node-level reclaim was enough.
     Reclaimed,
@@ -75,7 +75,7 @@ pub enum EvaluationEnd {
     OnlyProtected,
     /// A pod goes.
     Evicted,
-    /// Pods on their way will free what is lacking.
+    /// Pods terminating will free what is lacking.
     #[serde(rename = "covered")]
     ReleaseInProgress,
     /// No pod may be evicted for now: whoever evicts has reached a limit of his own.
@@ -83,7 +83,7 @@ pub enum EvaluationEnd {
     RateLimited,
     /// No pod may be evicted for now: the API server cannot be asked.
     ApiUnreachable,
-    /// No pod is left that may go: each is critical, on its way, or failed to go a moment ago.
+    /// No pod is left that may go: each is critical, terminating, or failed to go a moment ago.
     #[serde(rename = "nobody_left")]
     NoCandidates,
 }
@@ -96,15 +96,15 @@ pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephe
 /// like it would have to go. It waits for others of its class that free more.
 const NEGLIGIBLE_PART: i64 = 64;
 
-/// What a threshold lacks, and how a pass dealt with it. Amounts are in whole units of its
+/// What a threshold lacks, and how an evaluation dealt with it. Amounts are in whole units of its
 /// signal: bytes, inodes or processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deficit {
     /// The threshold: a place in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
     pub threshold_index: u8,
-    /// What was available; after node-level reclaim, if there was a look.
+    /// What was available; after node-level reclaim, if there was a sample.
     pub available: i64,
-    /// The time of that figure.
+    /// The time of that value.
     pub sampled_at: Option<Timestamp>,
     /// The threshold itself.
     pub threshold: i64,
@@ -113,9 +113,9 @@ pub struct Deficit {
     /// What is counted in advance for a threshold that is about to be met: as much as makes
     /// it lack something.
     pub predicted: i64,
-    /// What those on their way will free in time.
+    /// What those terminating will free in time.
     pub in_flight: i64,
-    /// Places of pods on their way that were hurried for it; `in_flight` counts them.
+    /// Places of pods terminating that were shortened for it; `in_flight` counts them.
     pub shortened: Vec<u32>,
     /// Those who go for the rest.
     pub victims: Vec<PlannedVictim>,
@@ -128,16 +128,16 @@ pub struct Deficit {
 /// A pod that goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedVictim {
-    /// Its place among the pods of the pass.
+    /// Its place among the pods of the evaluation.
     pub pod: u32,
     /// What it is expected to free.
     pub release: ExpectedRelease,
 }
 
-/// A pod that was passed over for one that ranks behind it.
+/// A pod that was skipped for one that ranks behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedVictim {
-    /// Its place among the pods of the pass.
+    /// Its place among the pods of the evaluation.
     pub pod: u32,
     /// Why.
     pub why: SkipReason,
@@ -147,7 +147,7 @@ pub struct SkippedVictim {
     pub remaining: i64,
 }
 
-/// Why a pod was passed over.
+/// Why a pod was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
@@ -281,9 +281,9 @@ impl ExpectedRelease {
 }
 
 fn memory(known: &KnownPod, stats: PodStats<'_>) -> Option<ExpectedRelease> {
-    let figures = stats.values();
-    let working_set = figures.memory_working_set.and_then(amount);
-    if let Some(anonymous) = figures.memory_anonymous.and_then(amount) {
+    let values = stats.values();
+    let working_set = values.memory_working_set.and_then(amount);
+    if let Some(anonymous) = values.memory_anonymous.and_then(amount) {
         let amount = working_set.map_or(anonymous, |most| anonymous.min(most));
         return Some(ExpectedRelease { amount, basis: Basis::Anonymous });
     }
@@ -317,7 +317,7 @@ fn requested(signal: Signal, known: &KnownPod) -> ExpectedRelease {
     ExpectedRelease { amount: request.units_rounded_up(), basis: Basis::Request }
 }
 
-/// A figure beyond what can be counted is no figure.
+/// A value beyond what can be counted is no value.
 fn amount(figure: u64) -> Option<i64> {
     i64::try_from(figure).ok()
 }
@@ -335,7 +335,7 @@ mod tests {
     use crate::snapshot::{PodStatValues, SnapshotBuilder, VolumeStatValues};
 
     /// The release of a pod that requests 500 and has 100 in a volume of memory.
-    fn release(signal: Signal, figures: Option<PodStatValues>) -> (i64, Basis) {
+    fn release(signal: Signal, values: Option<PodStatValues>) -> (i64, Basis) {
         let dir = |name: &str, medium: &str| Volume {
             name: name.into(),
             empty_dir: Some(EmptyDir { medium: medium.into(), size_limit: None }),
@@ -345,24 +345,24 @@ mod tests {
         pod.volumes = vec![dir("scratch", "Memory"), dir("disk", "")];
         let pods = set(vec![pod]);
         let mut builder = SnapshotBuilder::new();
-        if let Some(figures) = figures {
+        if let Some(values) = values {
             let volume = VolumeStatValues { used: Some(100), inodes: Some(7) };
-            builder.pod("a", figures).volume("scratch", volume).volume("disk", volume);
+            builder.pod("a", values).volume("scratch", volume).volume("disk", volume);
         }
-        let look = builder.finish();
+        let sample = builder.finish();
         let layout = DiskLayout::default();
         let ExpectedRelease { amount, basis } =
-            ExpectedRelease::of(signal, layout, &pods, 0, look.pods().next());
+            ExpectedRelease::of(signal, layout, &pods, 0, sample.pods().next());
         (amount, basis)
     }
 
     fn memory(working_set: Option<u64>, anonymous: Option<u64>) -> (i64, Basis) {
-        let figures = PodStatValues {
+        let values = PodStatValues {
             memory_working_set: working_set,
             memory_anonymous: anonymous,
             ..PodStatValues::default()
         };
-        release(MemoryAvailable, Some(figures))
+        release(MemoryAvailable, Some(values))
     }
 
     #[test]
@@ -386,9 +386,9 @@ mod tests {
 
     #[test]
     fn of_disks_and_process_ids_what_is_used() {
-        let figures = PodStatValues { process_count: Some(12), ..PodStatValues::default() };
-        assert_eq!(release(PidAvailable, Some(figures)), (12, Basis::Usage));
-        assert_eq!(release(NodeFsAvailable, Some(figures)), (100, Basis::Usage), "not the one in memory");
-        assert_eq!(release(NodeFsInodesFree, Some(figures)), (7, Basis::Usage));
+        let values = PodStatValues { process_count: Some(12), ..PodStatValues::default() };
+        assert_eq!(release(PidAvailable, Some(values)), (12, Basis::Usage));
+        assert_eq!(release(NodeFsAvailable, Some(values)), (100, Basis::Usage), "not the one in memory");
+        assert_eq!(release(NodeFsInodesFree, Some(values)), (7, Basis::Usage));
     }
 }

@@ -27,7 +27,7 @@ pub struct Input {
 pub enum Event {
     /// What the agent before this one knew, in times of this one's clock. Before all others.
     Restore(Box<EngineState>),
-    /// Of the pods on their way out, the uids of those that the API has no more and in whose cgroups
+    /// Of the pods terminating out, the uids of those that the API has no more and in whose cgroups
     /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
     Terminating(Vec<Box<str>>),
     /// The active pods are now these: those bound to the node that have not finished.
@@ -35,12 +35,12 @@ pub enum Event {
     /// The answer to how the node's file systems are laid out. Until there is one, looks
     /// decide nothing; after it, further answers are ignored.
     DiskLayout(Result<DiskLayout, UnknownReason>),
-    /// A look at the node: one pass of the pipeline.
+    /// A sample of the node: one evaluation of the pipeline.
     Sample(Arc<Snapshot>),
-    /// There was to be a look, but it failed: the pass ends with nothing changed.
+    /// There was to be a sample, but it failed: the evaluation ends with nothing changed.
     SampleFailed(UnknownReason),
     /// The node-level reclaim that a decision asked for is over, and this is what the node
-    /// looks like now, or why nobody knows. The pass goes on.
+    /// looks like now, or why nobody knows. The evaluation goes on.
     Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
     /// What came of an eviction that a decision asked for.
     Evicted(EvictionResult),
@@ -61,7 +61,7 @@ pub enum Event {
     /// A container ended, or more became known of an end that was told before.
     ContainerEnded(Box<ContainerEnded>),
     /// The configuration was changed. The policy that it makes takes effect when it was held
-    /// against a look, see [`ProposalState`](super::decision::ProposalState).
+    /// against a sample, see [`ProposalState`](super::decision::ProposalState).
     Propose(Box<Policy>),
     /// Whatever the proposed policy will evict, it is to take effect now.
     ApplyProposed,

@@ -2,7 +2,7 @@
 //! Time arrives with each input and may go backwards. Imports nothing else of ours.
 //!
 //! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
-//! [`decision::Decision`]. A pass walks through the files like this: [`observation`] →
+//! [`decision::Decision`]. An evaluation walks through the files like this: [`observation`] →
 //! [`signal_filter`] → [`threshold`] → [`condition`] → [`disk_layout`] (node-level reclaim) →
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
 //! [`record`] all of it as data, and [`explain`] that as text for people.

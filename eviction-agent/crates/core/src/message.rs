@@ -39,13 +39,13 @@ pub fn refusal(conditions: &[RaisedCondition]) -> String {
     format!("The node had condition: [{}]. ", names.join(" "))
 }
 
-/// What is said about an eviction of a pass.
-pub fn eviction(pass: &Evaluation, eviction: &Eviction) -> EvictionText {
-    let Some(known) = pass.pods.get(eviction.pod) else {
+/// What is said about an eviction of an evaluation.
+pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
+    let Some(known) = evaluation.pods.get(eviction.pod) else {
         return EvictionText::default();
     };
     match eviction.cause {
-        Cause::Threshold { threshold: line } => for_threshold(pass, eviction.pod, line, known),
+        Cause::Threshold { threshold: line } => for_threshold(evaluation, eviction.pod, line, known),
         Cause::EmptyDir { volume } => plain(empty_dir(&known.pod, volume)),
         Cause::PodStorage => plain(pod_storage(&known.pod)),
         Cause::ContainerStorage { container } => plain(container_storage(&known.pod, container)),
@@ -79,19 +79,19 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
     Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
 }
 
-fn for_threshold(pass: &Evaluation, place: u32, line: u8, known: &KnownPod) -> EvictionText {
+fn for_threshold(evaluation: &Evaluation, place: u32, line: u8, known: &KnownPod) -> EvictionText {
     let mut annotations = BTreeMap::new();
-    let Some(threshold) = pass.threshold(line).map(|line| &line.threshold) else {
+    let Some(threshold) = evaluation.threshold(line).map(|line| &line.threshold) else {
         return EvictionText::default();
     };
     let resource = threshold.signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
-    if let Some(seen) = pass.observations.get(threshold.signal) {
+    if let Some(seen) = evaluation.observations.get(threshold.signal) {
         let quantity = threshold.value.quantity(seen.capacity);
         let available = seen.available_quantity(threshold.signal);
         message += &format!("Threshold quantity: {quantity}, available: {available}. ");
     }
-    if let Some(stats) = stats_of(pass, place) {
+    if let Some(stats) = stats_of(evaluation, place) {
         if resource == Resource::Memory {
             name_pod(known, stats, &mut message, &mut annotations);
         }
@@ -101,11 +101,11 @@ fn for_threshold(pass: &Evaluation, place: u32, line: u8, known: &KnownPod) -> E
     EvictionText { message, annotations: Some(annotations) }
 }
 
-fn stats_of(pass: &Evaluation, place: u32) -> Option<PodStats<'_>> {
+fn stats_of(evaluation: &Evaluation, place: u32) -> Option<PodStats<'_>> {
     let mut scratch = Vec::new();
-    let joined = pass.snapshot.joined(&pass.pods, &mut scratch);
+    let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
     let at = joined.get(place as usize).filter(|&&at| at != NO_STATS)?;
-    pass.snapshot.pod(*at)
+    evaluation.snapshot.pod(*at)
 }
 
 /// The sentence about the pod as a whole, if it requests memory for itself. It claims that the
@@ -116,12 +116,12 @@ fn name_pod(
     message: &mut String,
     annotations: &mut BTreeMap<&'static str, String>,
 ) {
-    let (pod, figures) = (&known.pod, stats.values());
+    let (pod, values) = (&known.pod, stats.values());
     let set = known.gates.pod_level_resources && has_pod_level_resources(pod);
     let requests = pod.resources.as_ref().map(|resources| &resources.requests);
     let request = requests.and_then(|requests| requests.get(Resource::Memory.name()));
-    if let Some(request) = request.filter(|_| set && figures.has_memory) {
-        let usage = bytes(figures.memory_working_set.unwrap_or(0));
+    if let Some(request) = request.filter(|_| set && values.has_memory) {
+        let usage = bytes(values.memory_working_set.unwrap_or(0));
         *message += &larger_consumption("Pod", &pod.name, &usage, request, Resource::Memory);
         annotations.insert("offending_pod", pod.name.to_string());
         annotations.insert("offending_pod_usage", usage.to_string());
@@ -158,12 +158,12 @@ fn name_containers(
     annotations.insert("offending_containers_usage", usages.join(","));
 }
 
-/// Nothing for inodes and process ids; for local storage both figures must exist.
+/// Nothing for inodes and process ids; for local storage both values must exist.
 fn container_usage(container: ContainerStats<'_>, resource: Resource) -> Option<Quantity> {
-    let figures = container.values();
+    let values = container.values();
     match resource {
-        Resource::Memory => figures.memory_working_set.map(bytes),
-        Resource::EphemeralStorage => Some(bytes(figures.rootfs_used?.wrapping_add(figures.logs_used?))),
+        Resource::Memory => values.memory_working_set.map(bytes),
+        Resource::EphemeralStorage => Some(bytes(values.rootfs_used?.wrapping_add(values.logs_used?))),
         Resource::Inodes | Resource::Pids => None,
     }
 }

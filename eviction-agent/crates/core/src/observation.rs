@@ -1,4 +1,4 @@
-//! From the node's figures to the nine observations: `helpers.go: makeSignalObservations`.
+//! From the node's values to the nine observations: `helpers.go: makeSignalObservations`.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::units::Nanos;
 /// What was seen of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// How much there is left. Figures beyond 2^63 − 1 turn negative, as in the kubelet.
+    /// How much there is left. Values beyond 2^63 − 1 turn negative, as in the kubelet.
     pub available: i64,
     /// How much there is in all.
     pub capacity: i64,
@@ -27,7 +27,7 @@ pub struct Observation {
 pub struct Observations([Reading<Observation>; Signal::COUNT]);
 
 impl Observations {
-    /// Derives all observations, those of memory by the working set. One exists only if all figures that it is made of do. There
+    /// Derives all observations, those of memory by the working set. One exists only if all values that it is made of do. There
     /// is no fallback from one file system to another.
     pub fn of(node: &NodeStats) -> Self {
         let NodeStats {
@@ -86,48 +86,48 @@ impl Observation {
 
 fn make<T>(group: Reading<T>, observe: fn(&T) -> Option<Observation>) -> Reading<Observation> {
     match group {
-        Reading::Known(figures) => {
-            observe(&figures).map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
+        Reading::Known(values) => {
+            observe(&values).map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
         }
         Reading::Unknown(why) => Reading::Unknown(why),
     }
 }
 
 /// What is available to the cgroup, and with the working set its capacity.
-fn memory(figures: &MemoryStats) -> Option<Observation> {
-    let (available, working_set) = (figures.available?, figures.working_set?);
+fn memory(values: &MemoryStats) -> Option<Observation> {
+    let (available, working_set) = (values.available?, values.working_set?);
     Some(Observation {
         available: available.cast_signed(),
         capacity: available.wrapping_add(working_set).cast_signed(),
-        time: figures.time,
-        source: figures.source,
+        time: values.time,
+        source: values.source,
     })
 }
 
-fn bytes(figures: &FsStats) -> Option<Observation> {
+fn bytes(values: &FsStats) -> Option<Observation> {
     Some(Observation {
-        available: figures.available?.cast_signed(),
-        capacity: figures.capacity?.cast_signed(),
-        time: figures.time,
-        source: figures.source,
+        available: values.available?.cast_signed(),
+        capacity: values.capacity?.cast_signed(),
+        time: values.time,
+        source: values.source,
     })
 }
 
-fn inodes(figures: &FsStats) -> Option<Observation> {
+fn inodes(values: &FsStats) -> Option<Observation> {
     Some(Observation {
-        available: figures.inodes_free?.cast_signed(),
-        capacity: figures.inodes?.cast_signed(),
-        time: figures.time,
-        source: figures.source,
+        available: values.inodes_free?.cast_signed(),
+        capacity: values.inodes?.cast_signed(),
+        time: values.time,
+        source: values.source,
     })
 }
 
-fn processes(figures: &ProcessStats) -> Option<Observation> {
-    let (max, running) = (figures.max?, figures.running?);
+fn processes(values: &ProcessStats) -> Option<Observation> {
+    let (max, running) = (values.max?, values.running?);
     Some(Observation {
         available: max.wrapping_sub(running),
         capacity: max,
-        time: figures.time,
-        source: figures.source,
+        time: values.time,
+        source: values.source,
     })
 }

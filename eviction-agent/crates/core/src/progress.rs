@@ -85,7 +85,7 @@ impl KillProgress {
     }
 }
 
-/// How many processes a pass over the pod's cgroup has met.
+/// How many processes an evaluation over the pod's cgroup has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Signalled {
     /// The signal was sent to so many.
@@ -166,7 +166,7 @@ pub enum KillRejection {
         /// How many.
         in_flight: u32,
     },
-    /// The pod is on its way out by this decision already.
+    /// The pod is terminating by this decision already.
     #[serde(rename = "already_going")]
     AlreadyTerminating {
         /// Which one.
@@ -192,7 +192,7 @@ pub enum KillRejection {
         /// Operation, subject and cause.
         what: String,
     },
-    /// The hand has stopped working.
+    /// The executor has stopped working.
     Broken {
         /// Operation, subject and cause.
         what: String,
@@ -295,7 +295,7 @@ impl ApiOperation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum ApiResult {
-    /// The pod is on its way out; what was to be written is.
+    /// The pod is terminating; what was to be written is.
     Accepted,
     /// A PodDisruptionBudget says no.
     #[serde(rename = "budget")]

@@ -1,20 +1,20 @@
-//! A figure that was read, or the reason why it is not known.
+//! A value that was read, or the reason why it is not known.
 
 use serde::{Deserialize, Serialize};
 
 /// A reading of the node. `Unknown` never counts as zero and never evicts anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reading<T> {
-    /// The figure.
+    /// The value.
     Known(T),
     /// Why there is none.
     Unknown(UnknownReason),
 }
 
-/// Why a figure is not known.
+/// Why a value is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnknownReason {
-    /// Nobody has looked yet, or the source has no such figure.
+    /// Nobody has looked yet, or the source has no such value.
     Absent,
     /// Whoever was asked answered with an error.
     Failed,
@@ -36,7 +36,7 @@ impl<T> Default for Reading<T> {
 }
 
 impl<T> Reading<T> {
-    /// The figure, if known.
+    /// The value, if known.
     pub fn known(self) -> Option<T> {
         match self {
             Self::Known(value) => Some(value),
@@ -44,7 +44,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Applies `f` to a known figure.
+    /// Applies `f` to a known value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Known(value) => Reading::Known(f(value)),

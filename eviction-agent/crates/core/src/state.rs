@@ -6,9 +6,9 @@
 //!
 //! What still counts of it is decided by how long nobody looked:
 //!
-//! - **Thresholds that were met** have been so since they were seen first, if the next look comes
+//! - **Thresholds that were met** have been so since they were seen first, if the next sample comes
 //!   within [`MAX_SAMPLE_GAP`]. After that they may have come and gone, and are met anew.
-//! - **Conditions** were raised when they were. One that the last look has raised may have been
+//! - **Conditions** were raised when they were. One that the last sample has raised may have been
 //!   raised as long as nobody looked, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
 //!   made while a threshold is met.
 //! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
@@ -38,14 +38,14 @@ pub const MAX_SAMPLE_GAP: GoDuration = GoDuration::from_secs(30);
 /// How often a memory has to be made while a threshold is met, beside those of each change.
 pub const PERSIST_INTERVAL: GoDuration = GoDuration::from_secs(5);
 
-/// No longer is anybody held up by what was known before: a minute is the longest that a hand asks for.
+/// No longer is anybody held up by what was known before: a minute is the longest that an executor asks for.
 pub const MAX_PAUSE: GoDuration = GoDuration::from_secs(60);
 
 /// What an engine knows that no look can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineState {
-    /// When the last pass was made; nothing before the first one.
+    /// When the last evaluation was made; nothing before the first one.
     #[serde(rename = "looked")]
     pub last_sync: Option<Timestamp>,
     /// The thresholds that it found met.
@@ -75,7 +75,7 @@ impl EngineState {
             last_sync: looked,
             met,
             conditions,
-            in_flight: flights,
+            in_flight,
             counted,
             oom_killed,
             pdb_refused: forbidden,
@@ -83,8 +83,8 @@ impl EngineState {
         } = self;
         let met = met.iter().map(|it| it.first_seen);
         let pods = oom_killed.iter().chain(forbidden).map(|it| it.at);
-        let flights = flights.iter().flat_map(|it| [it.decided_at, it.since]);
+        let in_flight = in_flight.iter().flat_map(|it| [it.decided_at, it.since]);
         let counted = counted.iter().map(|it| it.at).chain(conditions.iter().map(|it| it.at));
-        looked.iter().copied().chain(met).chain(pods).chain(flights).chain(counted)
+        looked.iter().copied().chain(met).chain(pods).chain(in_flight).chain(counted)
     }
 }

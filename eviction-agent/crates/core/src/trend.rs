@@ -1,6 +1,6 @@
-//! Where figures are going: how fast they change, and when they will reach a line.
+//! Where values are going: how fast they change, and when they will reach a line.
 //!
-//! A [`Trend`] keeps the last few samples of one figure and the median of the slopes between
+//! A [`Trend`] keeps the last few samples of one value and the median of the slopes between
 //! all pairs of them (the Theil–Sen estimator): a jump, a glitch or a few late samples do not
 //! turn it, and samples need not come at regular intervals.
 
@@ -22,7 +22,7 @@ const SPACING_NANOS: i64 = 100_000_000;
 /// Samples older than this, counted from the newest, say nothing about the present.
 const WINDOW_NANOS: i64 = 180_000_000_000;
 
-/// The last samples of a figure, and how fast it changes. Never allocates.
+/// The last samples of a value, and how fast it changes. Never allocates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trend {
     /// The oldest first.
@@ -59,7 +59,7 @@ impl Trend {
         self.slope = estimate(&self.samples[..self.len]);
     }
 
-    /// How fast the figure changes, if there are samples enough to tell.
+    /// How fast the value changes, if there are samples enough to tell.
     pub fn slope(&self) -> Option<Slope> {
         self.slope
     }
@@ -69,10 +69,10 @@ impl Trend {
 const LEAST: usize = 4;
 const PAIRS: usize = SAMPLES * (SAMPLES - 1) / 2;
 
-/// How fast a figure changes.
+/// How fast a value changes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slope {
-    /// Units per second; negative for a figure that falls. The median over all pairs of samples.
+    /// Units per second; negative for a value that falls. The median over all pairs of samples.
     pub per_second: f64,
     /// A quarter of the pairs changes slower than this, or falls faster.
     pub low: f64,
@@ -125,7 +125,7 @@ pub struct Eta {
 }
 
 impl Slope {
-    /// When a figure that has `distance` left will have lost it; nothing if it does not fall.
+    /// When a value that has `distance` left will have lost it; nothing if it does not fall.
     /// A distance that is not above zero is there already.
     pub fn time_to_lose(&self, distance: Nanos) -> Option<Eta> {
         let time = |per_second: f64| {
@@ -143,19 +143,19 @@ impl Slope {
 const TRACKED: usize = 32;
 /// Pods that are told of.
 const SHOWN: usize = 8;
-/// Looks at the node may be a thousandth of a second apart; pods are worth a second.
+/// Samples at the node may be a thousandth of a second apart; pods are worth a second.
 const POD_SPACING_NANOS: i64 = 1_000_000_000;
 
 /// A pod whose memory grows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PodGrowth {
-    /// The place of its statistics in the look.
+    /// The place of its statistics in the sample.
     pub stats: u32,
     /// How fast its working set changes, in bytes.
     pub slope: Slope,
 }
 
-/// The pods whose memory grows fastest, the fastest first, if the look saw pods.
+/// The pods whose memory grows fastest, the fastest first, if the sample saw pods.
 pub type Growing = [Option<PodGrowth>; SHOWN];
 
 /// The trends of the pods that use most memory.
@@ -164,7 +164,7 @@ pub(super) struct PodTrends {
     tracked: Vec<TrackedPod>,
     next: Vec<TrackedPod>,
     last_sample: Option<Timestamp>,
-    /// The look shows other pods than are followed.
+    /// The sample shows other pods than are followed.
     stale: bool,
 }
 
@@ -183,7 +183,7 @@ impl PodTrends {
         self.next.reserve(TRACKED);
     }
 
-    /// Takes in a look; one that saw no pods says nothing about them.
+    /// Takes in a sample; one that saw no pods says nothing about them.
     pub(super) fn observe(&mut self, at: Timestamp, snapshot: &Snapshot) {
         self.stale = true;
         let too_soon = |looked: Timestamp| (0..POD_SPACING_NANOS).contains(&since(at, looked).as_nanos());
@@ -219,7 +219,7 @@ impl PodTrends {
         std::mem::swap(&mut self.tracked, &mut self.next);
     }
 
-    /// Those that grow fastest; nobody if the last look saw no pods.
+    /// Those that grow fastest; nobody if the last sample saw no pods.
     pub(super) fn fastest(&self) -> Growing {
         let mut growing = Growing::default();
         let mut count = 0;

@@ -17,7 +17,7 @@ use crate::progress::{EvictionResult, NotEvicted};
 use crate::protection::Refusal;
 use crate::signal::Signal::MemoryAvailable;
 
-fn look(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
+fn sample(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
     let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();
     Event::Sample(snapshot(node(available, 900, at(seconds)), &usage))
 }
@@ -44,10 +44,10 @@ fn forced(decision: &Decision) -> Vec<&str> {
 }
 
 fn refused(decision: &Decision) -> Vec<&str> {
-    let pass = decision.evaluation().unwrap();
+    let evaluation = decision.evaluation().unwrap();
     let by_budget = |why| matches!(why, Refusal::DisruptionBudget { .. });
-    let refused = pass.refused_pods.iter().filter(|refused| by_budget(refused.why));
-    refused.map(|refused| &*pass.pods.get(refused.pod).unwrap().pod.uid).collect()
+    let refused = evaluation.refused_pods.iter().filter(|refused| by_budget(refused.why));
+    refused.map(|refused| &*evaluation.pods.get(refused.pod).unwrap().pod.uid).collect()
 }
 
 fn important(uid: &str) -> Pod {
@@ -61,12 +61,12 @@ fn with(thresholds: Vec<Threshold>, hard_ignores_pdb: bool) -> Policy {
 
 const USAGE: [(&str, u64); 3] = [("a", 300), ("b", 200), ("c", 190)];
 
-/// `a` and `b` are of one class, `c` is worth more. The first look chooses `a`.
+/// `a` and `b` are of one class, `c` is worth more. The first sample chooses `a`.
 fn chosen(policy: Policy) -> Engine {
     let pods = set(vec![pod("a", "10"), pod("b", "10"), important("c")]);
     let mut engine = engine(policy, &pods);
-    step(&mut engine, 0, look(0, 50, &USAGE));
-    let decision = step(&mut engine, 1, look(1, 50, &USAGE));
+    step(&mut engine, 0, sample(0, 50, &USAGE));
+    let decision = step(&mut engine, 1, sample(1, 50, &USAGE));
     let begun = engine.in_flight.known().any(|it| &*it.pod.uid == "a");
     assert!(begun || victims(&decision)[0].0 == "a");
     engine
@@ -76,18 +76,18 @@ fn chosen(policy: Policy) -> Engine {
 fn a_soft_threshold_takes_whoever_is_next() {
     let mut engine = chosen(with(vec![soft(MemoryAvailable, "100", 1)], true));
     step(&mut engine, 1, no("a"));
-    let next = step(&mut engine, 1, look(1, 49, &USAGE));
+    let next = step(&mut engine, 1, sample(1, 49, &USAGE));
     assert!(victims(&next).is_empty(), "the same figures decide nothing twice");
-    let next = step(&mut engine, 2, look(2, 50, &USAGE));
+    let next = step(&mut engine, 2, sample(2, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next), refused(&next)), (vec![("b", 30)], vec![], vec!["a"]));
     step(&mut engine, 2, no("b"));
-    let next = step(&mut engine, 3, look(3, 50, &USAGE));
+    let next = step(&mut engine, 3, sample(3, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("c", 30)], vec![]), "of another class, if need be");
     step(&mut engine, 3, no("c"));
-    let next = step(&mut engine, 4, look(4, 50, &USAGE));
+    let next = step(&mut engine, 4, sample(4, 50, &USAGE));
     assert_eq!(next.evaluation().unwrap().end, EvaluationEnd::OnlyProtected);
     assert_eq!(refused(&next).len(), 3);
-    let next = step(&mut engine, 12, look(12, 50, &USAGE));
+    let next = step(&mut engine, 12, sample(12, 50, &USAGE));
     assert_eq!(victims(&next), [("a", 30)], "a budget is asked again after ten seconds");
 }
 
@@ -95,12 +95,12 @@ fn a_soft_threshold_takes_whoever_is_next() {
 fn a_hard_threshold_takes_the_next_of_the_class_and_then_does_not_ask() {
     let mut engine = chosen(with(vec![hard(MemoryAvailable, "100")], true));
     step(&mut engine, 1, no("a"));
-    let next = step(&mut engine, 2, look(2, 50, &USAGE));
+    let next = step(&mut engine, 2, sample(2, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next), refused(&next)), (vec![("b", 1)], vec![], vec!["a"]));
     step(&mut engine, 2, no("b"));
-    let next = step(&mut engine, 3, look(3, 50, &USAGE));
+    let next = step(&mut engine, 3, sample(3, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("a", 1)], vec!["a"]), "before another class pays");
-    let later = step(&mut engine, 4, look(4, 50, &USAGE));
+    let later = step(&mut engine, 4, sample(4, 50, &USAGE));
     assert_eq!(later.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
 }
 
@@ -108,9 +108,9 @@ fn a_hard_threshold_takes_the_next_of_the_class_and_then_does_not_ask() {
 fn a_hard_threshold_that_is_to_ask_goes_to_the_next_class() {
     let mut engine = chosen(with(vec![hard(MemoryAvailable, "100")], false));
     step(&mut engine, 1, no("a"));
-    step(&mut engine, 2, look(2, 50, &USAGE));
+    step(&mut engine, 2, sample(2, 50, &USAGE));
     step(&mut engine, 2, no("b"));
-    let next = step(&mut engine, 3, look(3, 50, &USAGE));
+    let next = step(&mut engine, 3, sample(3, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("c", 1)], vec![]));
     assert_eq!(refused(&next), ["a", "b"]);
 }
@@ -119,11 +119,11 @@ fn a_hard_threshold_that_is_to_ask_goes_to_the_next_class() {
 fn in_the_kubelets_profile_a_hard_threshold_asks_once_and_a_soft_one_passes_over() {
     let mut engine = chosen(policy(vec![hard(MemoryAvailable, "100")]));
     step(&mut engine, 1, no("a"));
-    let next = step(&mut engine, 2, look(2, 50, &USAGE));
+    let next = step(&mut engine, 2, sample(2, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("a", 1)], vec!["a"]));
     let mut engine = chosen(policy(vec![soft(MemoryAvailable, "100", 1)]));
     step(&mut engine, 1, no("a"));
-    let next = step(&mut engine, 2, look(2, 50, &USAGE));
+    let next = step(&mut engine, 2, sample(2, 50, &USAGE));
     assert_eq!((victims(&next), refused(&next)), (vec![("b", 0)], vec!["a"]));
 }
 
@@ -133,10 +133,10 @@ fn what_nobody_took_is_decided_anew() {
     step(&mut engine, 1, answer("a", Err(NotEvicted::NotAsked)));
     step(&mut engine, 1, Event::EvictionsPausedUntil(at(3)));
     assert_eq!(
-        step(&mut engine, 2, look(2, 50, &USAGE)).evaluation().unwrap().end,
+        step(&mut engine, 2, sample(2, 50, &USAGE)).evaluation().unwrap().end,
         EvaluationEnd::RateLimited
     );
-    let again = step(&mut engine, 3, look(3, 50, &USAGE));
+    let again = step(&mut engine, 3, sample(3, 50, &USAGE));
     assert_eq!((victims(&again), refused(&again)), (vec![("a", 1)], vec![]));
 }
 
@@ -146,7 +146,7 @@ fn a_no_is_forgotten_with_the_pod() {
     step(&mut engine, 1, no("a"));
     step(&mut engine, 1, Event::Pods(set(vec![pod("b", "10")])));
     step(&mut engine, 1, Event::Pods(set(vec![pod("a", "10"), pod("b", "10")])));
-    let next = step(&mut engine, 2, look(2, 50, &USAGE));
+    let next = step(&mut engine, 2, sample(2, 50, &USAGE));
     assert_eq!((victims(&next), forced(&next)), (vec![("a", 1)], vec![]));
 }
 
@@ -163,13 +163,13 @@ proptest! {
                 asked.insert(uid.to_string());
             }
             let decision = engine.step(input);
-            let Some(pass) = decision.evaluation() else { continue };
+            let Some(evaluation) = decision.evaluation() else { continue };
             for uid in forced(&decision) {
                 prop_assert!(ignores && asked.contains(uid));
             }
             for action in &decision.actions {
                 if let Action::Evict(eviction) = action && eviction.ignores_budget {
-                    prop_assert!(pass.threshold_of(eviction.cause).is_none_or(|line| line.threshold.is_hard()));
+                    prop_assert!(evaluation.threshold_of(eviction.cause).is_none_or(|line| line.threshold.is_hard()));
                 }
             }
         }

@@ -18,11 +18,11 @@ use crate::snapshot::Snapshot;
 use crate::threshold::Met;
 use crate::time::Timestamp;
 
-/// Lists of a kind that are kept: a pass that waits for garbage collection and the decision
+/// Lists of a kind that are kept: an evaluation that waits for garbage collection and the decision
 /// that says so are there at the same time, and each threshold has lists of its own.
 const MAX_BUFFERS: usize = 32;
 
-/// Pods that are passed over before one goes, or are on their way; usually fewer.
+/// Pods that are skipped before one goes, or are terminating; usually fewer.
 pub(super) const FEW: usize = 32;
 
 /// Lists, all of them empty, for the sake of their memory.
@@ -85,7 +85,7 @@ pub(super) struct BufferPool {
     pub(super) imminent: Buffers<u8>,
     pub(super) in_flight: Buffers<InFlightEviction>,
     pub(super) deficits: Buffers<Deficit>,
-    /// Places of pods: those that were spared, and those that were hurried.
+    /// Places of pods: those that were spared, and those that were shortened.
     pub(super) pods: Buffers<u32>,
     pub(super) victims: Buffers<PlannedVictim>,
     pub(super) skipped: Buffers<SkippedVictim>,
@@ -93,7 +93,7 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Makes room for a pass over so many pods in which each of so many thresholds is met, and for a copy of it while
+    /// Makes room for an evaluation over so many pods in which each of so many thresholds is met, and for a copy of it while
     /// it waits for garbage collection.
     pub(super) fn reserve(&mut self, lines: usize, pods: usize) {
         let each = 2 * lines;
@@ -133,36 +133,36 @@ impl BufferPool {
         }
     }
 
-    /// A copy of a pass, in memory that is spare.
-    pub(super) fn copy_of(&mut self, pass: &Evaluation) -> Evaluation {
-        let sight = SignalContext {
-            rejected: self.rejected.copy_of(&pass.context.rejected),
-            imminent: self.imminent.copy_of(&pass.context.imminent),
-            memory_conditions: pass.context.memory_conditions,
-            unavailable: pass.context.unavailable,
-            slopes: pass.context.slopes,
-            growing: pass.context.growing,
+    /// A copy of an evaluation, in memory that is spare.
+    pub(super) fn copy_of(&mut self, evaluation: &Evaluation) -> Evaluation {
+        let context = SignalContext {
+            rejected: self.rejected.copy_of(&evaluation.context.rejected),
+            imminent: self.imminent.copy_of(&evaluation.context.imminent),
+            memory_conditions: evaluation.context.memory_conditions,
+            unavailable: evaluation.context.unavailable,
+            slopes: evaluation.context.slopes,
+            growing: evaluation.context.growing,
         };
         let mut deficits = self.deficits.take();
-        deficits.extend(pass.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
+        deficits.extend(evaluation.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
         Evaluation {
-            end: pass.end,
-            observations: pass.observations,
-            context: sight,
-            met: self.met.copy_of(&pass.met),
-            driving: pass.driving,
-            observations_after_reclaim: pass.observations_after_reclaim.clone(),
-            ranked: self.ranked.copy_of(&pass.ranked),
-            critical_pods: self.pods.copy_of(&pass.critical_pods),
-            refused_pods: self.refused_pods.copy_of(&pass.refused_pods),
-            in_flight: self.in_flight.copy_of(&pass.in_flight),
+            end: evaluation.end,
+            observations: evaluation.observations,
+            context,
+            met: self.met.copy_of(&evaluation.met),
+            driving: evaluation.driving,
+            observations_after_reclaim: evaluation.observations_after_reclaim.clone(),
+            ranked: self.ranked.copy_of(&evaluation.ranked),
+            critical_pods: self.pods.copy_of(&evaluation.critical_pods),
+            refused_pods: self.refused_pods.copy_of(&evaluation.refused_pods),
+            in_flight: self.in_flight.copy_of(&evaluation.in_flight),
             deficits,
-            unknown_volumes: pass.unknown_volumes,
-            layout: pass.layout,
-            thresholds: pass.thresholds.clone(),
-            visible: pass.visible.clone(),
-            pods: pass.pods.clone(),
-            snapshot: pass.snapshot.clone(),
+            unknown_volumes: evaluation.unknown_volumes,
+            layout: evaluation.layout,
+            thresholds: evaluation.thresholds.clone(),
+            visible: evaluation.visible.clone(),
+            pods: evaluation.pods.clone(),
+            snapshot: evaluation.snapshot.clone(),
         }
     }
 
@@ -176,24 +176,24 @@ impl BufferPool {
     }
 
     fn keep_deficits(&mut self, mut deficits: Vec<Deficit>) {
-        for Deficit { shortened: hurried, victims, skipped: passed_over, .. } in deficits.drain(..) {
-            self.pods.keep(hurried);
+        for Deficit { shortened, victims, skipped, .. } in deficits.drain(..) {
+            self.pods.keep(shortened);
             self.victims.keep(victims);
-            self.skipped.keep(passed_over);
+            self.skipped.keep(skipped);
         }
         self.deficits.keep(deficits);
     }
 
-    /// Keeps what a pass lists.
-    pub(super) fn keep_evaluation(&mut self, pass: Evaluation) {
-        // In full: a list that is added to a pass has to come back as well.
+    /// Keeps what an evaluation lists.
+    pub(super) fn keep_evaluation(&mut self, evaluation: Evaluation) {
+        // In full: a list that is added to an evaluation has to come back as well.
         let Evaluation {
             met,
             ranked,
-            critical_pods: spared,
+            critical_pods,
             refused_pods,
-            context: sight,
-            in_flight: flights,
+            context,
+            in_flight,
             deficits,
             observations_after_reclaim: seen_after_reclaim,
             end: _,
@@ -205,7 +205,7 @@ impl BufferPool {
             visible: _,
             pods: _,
             snapshot: _,
-        } = pass;
+        } = evaluation;
         let SignalContext {
             rejected: refused,
             imminent,
@@ -213,13 +213,13 @@ impl BufferPool {
             unavailable: _,
             slopes: _,
             growing: _,
-        } = sight;
+        } = context;
         self.rejected.keep(refused);
         self.imminent.keep(imminent);
         self.met.keep(met);
         self.ranked.keep(ranked);
-        self.pods.keep(spared);
-        self.in_flight.keep(flights);
+        self.pods.keep(critical_pods);
+        self.in_flight.keep(in_flight);
         self.refused_pods.keep(refused_pods);
         self.keep_deficits(deficits);
         self.boxed = seen_after_reclaim.or(self.boxed.take());
@@ -228,22 +228,22 @@ impl BufferPool {
 
 impl Engine {
     /// Takes back a decision that is no longer needed, for the sake of its memory; to drop one
-    /// instead does no harm. While all decisions come back, a pass allocates nothing, unless
+    /// instead does no harm. While all decisions come back, an evaluation allocates nothing, unless
     /// there is more to list than there ever was.
     pub fn recycle(&mut self, decision: Decision) {
         let Decision { actions, conditions, kind: subject, .. } = decision;
         self.pool.actions.keep(actions);
         self.pool.conditions.keep(conditions);
-        if let DecisionKind::Evaluated(pass) = subject {
-            self.pool.keep_evaluation(pass);
+        if let DecisionKind::Evaluated(evaluation) = subject {
+            self.pool.keep_evaluation(evaluation);
         }
     }
 }
 
 impl Engine {
-    /// Finds the room that a look like this one takes, so that the real one asks the allocator for
-    /// nothing: an engine like this takes the look, and only its buffers are kept. What the engine knows
-    /// stays as it is. Beside what this look takes there is room for what others may.
+    /// Finds the room that a sample like this one takes, so that the real one asks the allocator for
+    /// nothing: an engine like this takes the sample, and only its buffers are kept. What the engine knows
+    /// stays as it is. Beside what this sample takes there is room for what others may.
     pub fn warm_up(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
         // A copy of lists that are empty has no room.
         let spare = std::mem::take(&mut self.pool);
@@ -280,7 +280,7 @@ mod tests {
         for second in 0..100 {
             engine.warm_up(at(second), snapshot(node(50, 900, at(second)), &[]));
         }
-        let walk = [engine.pool.skipped.take(), engine.pool.skipped.take()];
-        assert!(walk.iter().all(|list| list.capacity() >= FEW));
+        let selection = [engine.pool.skipped.take(), engine.pool.skipped.take()];
+        assert!(selection.iter().all(|list| list.capacity() >= FEW));
     }
 }

@@ -24,7 +24,7 @@ fn started(policy: Policy) -> Engine {
     engine(policy, &set(vec![owned(pod("greedy", "10")), owned(pod("modest", "900"))]))
 }
 
-fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
+fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
     step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
 }
@@ -47,13 +47,13 @@ fn took_effect(decision: &Decision) -> bool {
 #[test]
 fn a_change_that_evicts_nobody_takes_effect_with_the_next_look() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
-    look(&mut engine, 0, 500);
+    sample(&mut engine, 0, 500);
     let changed = cautious(vec![hard(MemoryAvailable, "200")]);
     assert!(waits(&propose(&mut engine, 1, changed.clone())).is_some_and(|it| it.trial.is_none()));
-    let decision = look(&mut engine, 2, 500);
+    let decision = sample(&mut engine, 2, 500);
     assert!(took_effect(&decision) && victims(&decision).is_empty());
     assert_eq!(engine.policy(), &changed);
-    assert_eq!(victims(&look(&mut engine, 3, 199)), [("greedy", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 3, 199)), [("greedy", 1)]);
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
         let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
-        let look = snapshot(node(500, 900, at(seen)), &usage);
-        let decision = step(&mut engine, seconds, Event::Sample(look));
+        let sample = snapshot(node(500, 900, at(seen)), &usage);
+        let decision = step(&mut engine, seconds, Event::Sample(sample));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
         let waiting = waits(&decision).unwrap();
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
@@ -75,7 +75,7 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     assert!(
         engine.proposed().is_some() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300))
     );
-    let decision = look(&mut engine, 300, 500);
+    let decision = sample(&mut engine, 300, 500);
     assert!(took_effect(&decision));
     assert_eq!(victims(&decision), [("greedy", 1)]);
     assert!(engine.proposed().is_none() && !engine.is_proposal_due(at(301)));
@@ -85,11 +85,11 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
 fn it_takes_effect_as_soon_as_it_would_evict_nobody_more() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
-    assert!(waits(&look(&mut engine, 1, 500)).is_some());
-    assert!(took_effect(&look(&mut engine, 2, 700)));
+    assert!(waits(&sample(&mut engine, 1, 500)).is_some());
+    assert!(took_effect(&sample(&mut engine, 2, 700)));
     let mut pressed = started(cautious(vec![hard(MemoryAvailable, "100")]));
     propose(&mut pressed, 0, cautious(vec![hard(MemoryAvailable, "300")]));
-    let decision = look(&mut pressed, 1, 50);
+    let decision = sample(&mut pressed, 1, 50);
     assert!(took_effect(&decision), "the same pod goes by either");
     assert_eq!(victims(&decision), [("greedy", 1)]);
 }
@@ -97,7 +97,7 @@ fn it_takes_effect_as_soon_as_it_would_evict_nobody_more() {
 #[test]
 fn what_nobody_sees_at_present_proves_nothing() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
-    look(&mut engine, 0, 500);
+    sample(&mut engine, 0, 500);
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     for (seconds, effect) in [(1, false), (2, false), (3, true)] {
         let decision = step(&mut engine, seconds, Event::Sample(snapshot(Default::default(), &[])));
@@ -110,11 +110,11 @@ fn by_hand_means_by_hand() {
     let mut engine = started(accepting(ApplyChanges::Manually, vec![hard(MemoryAvailable, "100")]));
     // A proposal that would let itself in does not decide about that.
     propose(&mut engine, 0, accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]));
-    let decision = look(&mut engine, 100_000, 500);
+    let decision = sample(&mut engine, 100_000, 500);
     assert_eq!(waits(&decision).unwrap().until, None);
     assert!(!engine.is_proposal_due(at(100_000)));
     assert!(took_effect(&step(&mut engine, 100_001, Event::ApplyProposed)));
-    assert_eq!(victims(&look(&mut engine, 100_002, 500)), [("greedy", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 100_002, 500)), [("greedy", 1)]);
     assert!(step(&mut engine, 100_003, Event::ApplyProposed).proposal.is_none(), "nothing waits");
 }
 
@@ -123,7 +123,7 @@ fn at_once_means_at_once() {
     let mut engine = started(accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "100")]));
     let changed = accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]);
     assert!(took_effect(&propose(&mut engine, 0, changed)));
-    assert_eq!(victims(&look(&mut engine, 1, 500)), [("greedy", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 1, 500)), [("greedy", 1)]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_last_word_replaces_the_one_before() {
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
     let back = propose(&mut engine, 200, before.clone());
     assert!(matches!(back.proposal, Some(ProposalState::Unchanged)));
-    assert!(look(&mut engine, 400, 500).proposal.is_none());
+    assert!(sample(&mut engine, 400, 500).proposal.is_none());
     assert_eq!(engine.policy(), &before);
 }
 
@@ -141,20 +141,20 @@ fn a_last_word_replaces_the_one_before() {
 fn what_stays_the_same_has_been_met_as_long() {
     let waiting = soft(MemoryAvailable, "600", 30);
     let mut engine = started(cautious(vec![waiting.clone()]));
-    look(&mut engine, 0, 500);
+    sample(&mut engine, 0, 500);
     propose(
         &mut engine,
         10,
         cautious(vec![hard(NodeFsAvailable, "1"), waiting, soft(MemoryAvailable, "700", 30)]),
     );
-    let decision = look(&mut engine, 20, 500);
+    let decision = sample(&mut engine, 20, 500);
     assert!(took_effect(&decision));
     let met = &decision.evaluation().unwrap().met;
     assert_eq!(
         met.iter().map(|met| (met.threshold, met.first_seen)).collect::<Vec<_>>(),
         [(1, at(0)), (2, at(20))]
     );
-    assert!(!victims(&look(&mut engine, 30, 500)).is_empty(), "30 s after it was first met");
+    assert!(!victims(&sample(&mut engine, 30, 500)).is_empty(), "30 s after it was first met");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_clock_that_goes_back_lets_nothing_in() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 1000, cautious(vec![hard(MemoryAvailable, "600")]));
     for seconds in [10, 0, 1001, 1299] {
-        assert!(victims(&look(&mut engine, seconds, 500)).is_empty(), "at {seconds}");
+        assert!(victims(&sample(&mut engine, seconds, 500)).is_empty(), "at {seconds}");
     }
 }
 
@@ -170,7 +170,7 @@ fn a_clock_that_goes_back_lets_nothing_in() {
 fn garbage_that_only_the_changed_policy_collects_is_left_until_it_is_in_force() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 0, cautious(vec![hard(NodeFsAvailable, "950")]));
-    let decision = look(&mut engine, 1, 500);
+    let decision = sample(&mut engine, 1, 500);
     assert!(waits(&decision).is_some() && !decision.awaits_reclaim());
 }
 
@@ -178,7 +178,7 @@ fn garbage_that_only_the_changed_policy_collects_is_left_until_it_is_in_force() 
 fn from_the_kubelets_profile_the_new_one_says_how_careful_to_be() {
     let mut engine = started(policy(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 0, cautious(vec![hard(MemoryAvailable, "600")]));
-    assert!(waits(&look(&mut engine, 1, 500)).is_some());
+    assert!(waits(&sample(&mut engine, 1, 500)).is_some());
     let mut engine = started(policy(vec![hard(MemoryAvailable, "100")]));
     assert!(took_effect(&propose(&mut engine, 0, policy(vec![hard(MemoryAvailable, "600")]))));
 }

@@ -1,4 +1,4 @@
-//! One pass: `eviction_manager.go: synchronize`.
+//! One evaluation: `eviction_manager.go: synchronize`.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Evaluation {
         let rules = &self.policy.rules;
-        let mut sight = SignalContext {
+        let mut context = SignalContext {
             rejected: self.pool.rejected.take(),
             imminent: self.pool.imminent.take(),
             ..SignalContext::default()
         };
-        let seen = self.signal_filter.observe(at, &snapshot, &self.policy.thresholds, rules, &mut sight);
-        self.unavailable = sight.unavailable;
-        let mut pass = Evaluation {
+        let seen = self.signal_filter.observe(at, &snapshot, &self.policy.thresholds, rules, &mut context);
+        self.unavailable = context.unavailable;
+        let mut evaluation = Evaluation {
             end: EvaluationEnd::NoPressure,
             observations: seen,
-            context: sight,
+            context,
             met: self.pool.met.take(),
             driving: None,
             observations_after_reclaim: None,
@@ -55,113 +55,118 @@ impl Engine {
             pods: Arc::clone(&self.pods),
             snapshot,
         };
-        let predicted = self.predict(&mut pass);
-        let gate = pass.context.memory_conditions;
-        let acted_on: &[u8] = if predicted == PredictionMode::Evict { &pass.context.imminent } else { &[] };
-        self.thresholds.observe(at, &pass.observations, gate, acted_on, &mut pass.met);
-        let raising: &[u8] = if predicted == PredictionMode::Off { &[] } else { &pass.context.imminent };
-        self.raise_conditions(at, &pass.met, raising);
-        if self.policy.local_storage_capacity_isolation && self.evict_above_limits(at, &mut pass, actions) {
-            pass.end = EvaluationEnd::LocalStorage;
+        let predicted = self.predict(&mut evaluation);
+        let gate = evaluation.context.memory_conditions;
+        let acted_on: &[u8] =
+            if predicted == PredictionMode::Evict { &evaluation.context.imminent } else { &[] };
+        self.thresholds.observe(at, &evaluation.observations, gate, acted_on, &mut evaluation.met);
+        let raising: &[u8] =
+            if predicted == PredictionMode::Off { &[] } else { &evaluation.context.imminent };
+        self.raise_conditions(at, &evaluation.met, raising);
+        if self.policy.local_storage_capacity_isolation
+            && self.evict_above_limits(at, &mut evaluation, actions)
+        {
+            evaluation.end = EvaluationEnd::LocalStorage;
             // What one pod did to its own limits does not keep the node waiting for the next one.
             if self.policy.rules.victims == VictimsPerSync::One {
-                return pass;
+                return evaluation;
             }
         }
         let mut urgent = take(&mut self.threshold_order);
-        self.policy.rules.urgency.order(&pass.met, &pass.thresholds, &mut urgent);
+        self.policy.rules.urgency.order(&evaluation.met, &evaluation.thresholds, &mut urgent);
         for &line in &urgent {
-            pass.driving = Some(line);
-            let ends = self.handle_threshold(at, &mut pass, line, actions);
-            pass.end_deficit();
+            evaluation.driving = Some(line);
+            let ends = self.handle_threshold(at, &mut evaluation, line, actions);
+            evaluation.end_deficit();
             if ends {
                 break;
             }
         }
         self.threshold_order = urgent;
-        pass
+        evaluation
     }
 
-    /// The evictions in flight that a pass reckons with: by the kubelet's rules none.
+    /// The evictions in flight that an evaluation reckons with: by the kubelet's rules none.
     fn remembered_evictions(&mut self) -> Vec<InFlightEviction> {
-        let mut flights = self.pool.in_flight.take();
+        let mut in_flight = self.pool.in_flight.take();
         if self.policy.rules.victims != VictimsPerSync::One {
-            flights.extend(self.in_flight.known().cloned());
+            in_flight.extend(self.in_flight.known().cloned());
         }
-        flights
+        in_flight
     }
 
-    /// Does what a threshold asks for. Whether the pass ends with it; if not, the next one has
+    /// Does what a threshold asks for. Whether the evaluation ends with it; if not, the next one has
     /// its turn.
     fn handle_threshold(
         &mut self,
         at: Timestamp,
-        pass: &mut Evaluation,
+        evaluation: &mut Evaluation,
         line: u8,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let Some(signal) = pass.driving_signal() else {
+        let Some(signal) = evaluation.driving_signal() else {
             return false;
         };
-        if self.is_covered(pass, line, actions) {
-            pass.end = EvaluationEnd::ReleaseInProgress;
+        if self.is_covered(evaluation, line, actions) {
+            evaluation.end = EvaluationEnd::ReleaseInProgress;
             return false;
         }
         record_event(signal.resource(), actions);
-        let reclaims = pass.layout.reclaims(signal);
+        let reclaims = evaluation.layout.reclaims(signal);
         if reclaims.is_empty() || !self.can_rank() {
-            self.evict_for_threshold(at, pass, actions);
-            return pass.end == EvaluationEnd::Evicted;
+            self.evict_for_threshold(at, evaluation, actions);
+            return evaluation.end == EvaluationEnd::Evicted;
         }
         actions.extend(reclaims.iter().copied().map(Action::Reclaim));
-        pass.end = EvaluationEnd::AwaitingReclaim;
-        self.awaiting_reclaim = Some(self.pool.copy_of(pass));
+        evaluation.end = EvaluationEnd::AwaitingReclaim;
+        self.awaiting_reclaim = Some(self.pool.copy_of(evaluation));
         true
     }
 
-    /// `reclaimNodeLevelResources` from the second look on. Without a look it was no success.
+    /// `reclaimNodeLevelResources` from the second sample on. Without a sample it was no success.
     pub(super) fn resume(
         &mut self,
         at: Timestamp,
         second: Result<Arc<Snapshot>, UnknownReason>,
         actions: &mut Vec<Action>,
     ) -> DecisionKind {
-        let Some(mut pass) = self.awaiting_reclaim.take() else {
+        let Some(mut evaluation) = self.awaiting_reclaim.take() else {
             return DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim);
         };
         if let Ok(snapshot) = second {
             let seen = self.signal_filter.observe_again(&snapshot.node, &self.policy.rules);
-            pass.observations_after_reclaim = Some(self.pool.boxed(seen));
-            let lacks = match (self.policy.rules.reclaim, pass.driving) {
+            evaluation.observations_after_reclaim = Some(self.pool.boxed(seen));
+            let lacks = match (self.policy.rules.reclaim, evaluation.driving) {
                 (ReclaimGoal::ItsOwnSignal, Some(line)) => self.thresholds.is_unresolved(line, &seen),
                 (ReclaimGoal::EveryThreshold, _) | (_, None) => self.thresholds.any_unresolved(&seen),
             };
             if !lacks {
-                pass.end = EvaluationEnd::Reclaimed;
-                return DecisionKind::Evaluated(pass);
+                evaluation.end = EvaluationEnd::Reclaimed;
+                return DecisionKind::Evaluated(evaluation);
             }
         }
-        self.evict_for_threshold(at, &mut pass, actions);
-        pass.end_deficit();
-        DecisionKind::Evaluated(pass)
+        self.evict_for_threshold(at, &mut evaluation, actions);
+        evaluation.end_deficit();
+        DecisionKind::Evaluated(evaluation)
     }
 
     /// Finds the thresholds that are about to be met; returns what is done about them.
-    fn predict(&self, pass: &mut Evaluation) -> PredictionMode {
+    fn predict(&self, evaluation: &mut Evaluation) -> PredictionMode {
         let TrendPolicy::Trend { predict, within } = self.policy.rules.prediction else {
             return PredictionMode::Off;
         };
-        let mut imminent = take(&mut pass.context.imminent);
-        for &place in pass.visible.iter() {
-            let line = pass.threshold(place);
-            if line.is_some_and(|line| pass.context.is_imminent(line, &pass.observations, within)) {
+        let mut imminent = take(&mut evaluation.context.imminent);
+        for &place in evaluation.visible.iter() {
+            let line = evaluation.threshold(place);
+            if line.is_some_and(|line| evaluation.context.is_imminent(line, &evaluation.observations, within))
+            {
                 imminent.push(place);
             }
         }
-        pass.context.imminent = imminent;
+        evaluation.context.imminent = imminent;
         match predict {
-            // Nobody goes by prediction on a look that saw no pod.
-            PredictionMode::Evict if pass.snapshot.is_empty() => PredictionMode::Condition,
+            // Nobody goes by prediction on a sample that saw no pod.
+            PredictionMode::Evict if evaluation.snapshot.is_empty() => PredictionMode::Condition,
             predict => predict,
         }
     }
@@ -209,7 +214,7 @@ impl Urgency {
     }
 }
 
-/// The threshold that the pass deals with: `helpers.go: byEvictionPriority`.
+/// The threshold that the evaluation deals with: `helpers.go: byEvictionPriority`.
 ///
 /// Memory goes before everything else, and nothing is said about the rest. The kubelet's sort
 /// turns thresholds of memory around and leaves the others as its map gave them. Of the
@@ -263,11 +268,11 @@ impl Engine {
             | DecisionKind::Admission(_) => None,
         };
         let ended = self.oom.settle(at, touched, &self.pods);
-        if let DecisionKind::Evaluated(pass) = subject {
+        if let DecisionKind::Evaluated(evaluation) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
-                if let Some(known) = pass.pods.pods().get(eviction.pod as usize) {
-                    self.oom.evicting(at, known, &pass.pods);
+                if let Some(known) = evaluation.pods.pods().get(eviction.pod as usize) {
+                    self.oom.evicting(at, known, &evaluation.pods);
                 }
             }
         }
@@ -276,7 +281,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Ranks the pods for want of memory as a pass on this snapshot would, the first to go first.
+    /// Ranks the pods for want of memory as an evaluation on this snapshot would, the first to go first.
     /// Nothing is decided or remembered by it.
     pub fn rank_ahead(&mut self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
         let joined = snapshot.joined(&self.pods, &mut self.joined);

@@ -3,7 +3,7 @@
 use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
-use crate::pods::{KnownPod, LeastLimits, LimitedPod, PodSet};
+use crate::pods::{KnownPod, LeastLimits, LocalLimits, PodSet};
 use crate::policy::{DiskRanking, SoftGrace, VictimsPerSync};
 use crate::protection::{EvictionGuard, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
@@ -23,50 +23,55 @@ impl Engine {
     pub(super) fn evict_above_limits(
         &mut self,
         at: Timestamp,
-        pass: &mut Evaluation,
+        evaluation: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if pass.pods.limited().len() == 0 || pass.snapshot.is_empty() || self.waits_for_api(true) {
+        if evaluation.pods.limited().len() == 0 || evaluation.snapshot.is_empty() || self.waits_for_api(true)
+        {
             return false;
         }
         let remembers = self.policy.rules.victims != VictimsPerSync::One;
         let before = actions.len();
-        let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
-        for pod in pass.pods.limited() {
-            let place = pod.index();
-            let stats = joined.get(place as usize).and_then(|&at| pass.snapshot.pod(at));
+        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
+        for &(place, least) in evaluation.pods.limited() {
+            let stats = joined.get(place as usize).and_then(|&at| evaluation.snapshot.pod(at));
             let Some(stats) = stats else {
                 continue;
             };
-            let verdict = exceeded_limit(pod, stats, pass.layout.dedicated_image_fs);
-            pass.unknown_volumes += verdict.unknown_volumes;
-            let (Some(cause), Some(known)) = (verdict.cause, pass.pods.get(place)) else {
+            let dedicated_image_fs = evaluation.layout.dedicated_image_fs;
+            if is_below_the_least(least, stats, dedicated_image_fs) {
                 continue;
-            };
-            if pod.critical() {
-                pass.critical_pods.push(place);
+            }
+            let Some(known) = evaluation.pods.get(place) else { continue };
+            let StorageCheck { cause, unknown_volumes } =
+                exceeded_limit(&known.limits, stats, dedicated_image_fs);
+            evaluation.unknown_volumes += unknown_volumes;
+            let Some(cause) = cause else { continue };
+            if known.critical {
+                evaluation.critical_pods.push(place);
                 continue;
             }
             let ask = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
-            let turn = EvictionCandidate { pods: &pass.pods, pod: place, known, stats: Some(stats) };
-            if let Some(why) = refusal(&self.guard, ask, None, &turn) {
-                pass.refused_pods.push(RefusedPod { pod: place, why });
+            let candidate =
+                EvictionCandidate { pods: &evaluation.pods, pod: place, known, stats: Some(stats) };
+            if let Some(why) = refusal(&self.guard, ask, None, &candidate) {
+                evaluation.refused_pods.push(RefusedPod { pod: place, why });
                 continue;
             }
             let budget = self.pdb_refusals.refused_for(&known.pod.uid);
             let ignores_budget = budget.is_some() && self.policy.eviction.hard_ignores_pdb;
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
-                pass.refused_pods.push(RefusedPod { pod: place, why });
+                evaluation.refused_pods.push(RefusedPod { pod: place, why });
                 continue;
             }
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
             let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
             if !remembers
                 || self.in_flight.begin(
-                    &pass.pods,
-                    pass.layout,
-                    pass.label_of(eviction.cause),
+                    &evaluation.pods,
+                    evaluation.layout,
+                    evaluation.label_of(eviction.cause),
                     &eviction,
                     true,
                     Some(stats),
@@ -79,72 +84,72 @@ impl Engine {
         actions.len() > before
     }
 
-    /// Ranks the pods for the threshold of the pass and evicts as many as the rules say: the end
+    /// Ranks the pods for the threshold of the evaluation and evicts as many as the rules say: the end
     /// of `synchronize`.
     pub(super) fn evict_for_threshold(
         &mut self,
         at: Timestamp,
-        pass: &mut Evaluation,
+        evaluation: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) {
-        let handled = pass.driving.zip(pass.driving_signal());
+        let handled = evaluation.driving.zip(evaluation.driving_signal());
         let Some((line, signal)) = handled.filter(|_| self.can_rank()) else {
-            pass.end = EvaluationEnd::CannotRank;
+            evaluation.end = EvaluationEnd::CannotRank;
             return;
         };
-        if pass.pods.is_empty() {
-            pass.end = EvaluationEnd::NoPods;
+        if evaluation.pods.is_empty() {
+            evaluation.end = EvaluationEnd::NoPods;
             return;
         }
-        let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
-        let measure = Measure::of(signal, pass.layout);
-        rank(measure, &pass.pods, &pass.snapshot, joined, &mut pass.ranked);
+        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
+        let measure = Measure::of(signal, evaluation.layout);
+        rank(measure, &evaluation.pods, &evaluation.snapshot, joined, &mut evaluation.ranked);
         match self.policy.rules.victims {
-            VictimsPerSync::One => self.evict_first(pass, line, actions),
-            VictimsPerSync::Sized { most } => self.evict_for_deficit(at, pass, line, most, actions),
+            VictimsPerSync::One => self.evict_first(evaluation, line, actions),
+            VictimsPerSync::Sized { most } => self.evict_for_deficit(at, evaluation, line, most, actions),
         }
     }
 
-    /// The first that is not critical. A failed kill would end the pass as well. Who has a
-    /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is passed over by a
+    /// The first that is not critical. A failed kill would end the evaluation as well. Who has a
+    /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is skipped by a
     /// soft threshold.
-    fn evict_first(&self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
-        if self.waits_for_api(is_hard(pass, line)) {
-            pass.end = EvaluationEnd::ApiUnreachable;
+    fn evict_first(&self, evaluation: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
+        if self.waits_for_api(is_hard(evaluation, line)) {
+            evaluation.end = EvaluationEnd::ApiUnreachable;
             return;
         }
-        pass.end = EvaluationEnd::OnlyCritical;
-        for candidate in &pass.ranked {
-            let Some(known) = pass.pods.get(candidate.pod) else {
+        evaluation.end = EvaluationEnd::OnlyCritical;
+        for candidate in &evaluation.ranked {
+            let Some(known) = evaluation.pods.get(candidate.pod) else {
                 continue;
             };
             if known.critical {
-                pass.critical_pods.push(candidate.pod);
+                evaluation.critical_pods.push(candidate.pod);
                 continue;
             }
             let budget = self.pdb_refusals.refused_for(&known.pod.uid);
             let ignores_budget =
-                budget.is_some() && self.policy.eviction.hard_ignores_pdb && is_hard(pass, line);
+                budget.is_some() && self.policy.eviction.hard_ignores_pdb && is_hard(evaluation, line);
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
-                pass.refused_pods.push(RefusedPod { pod: candidate.pod, why });
-                pass.end = EvaluationEnd::OnlyProtected;
+                evaluation.refused_pods.push(RefusedPod { pod: candidate.pod, why });
+                evaluation.end = EvaluationEnd::OnlyProtected;
                 continue;
             }
             actions.push(Action::Evict(Eviction {
                 pod: candidate.pod,
-                grace_period_seconds: self.grace_period(pass, line, known),
+                grace_period_seconds: self.grace_period(evaluation, line, known),
                 cause: Cause::Threshold { threshold: line },
                 ignores_budget,
             }));
-            pass.end = EvaluationEnd::Evicted;
+            evaluation.end = EvaluationEnd::Evicted;
             return;
         }
     }
 
     /// One second for a hard threshold; for a soft one what the rules say.
-    pub(super) fn grace_period(&self, pass: &Evaluation, line: u8, known: &KnownPod) -> i64 {
-        if is_hard(pass, line) {
+    pub(super) fn grace_period(&self, evaluation: &Evaluation, line: u8, known: &KnownPod) -> i64 {
+        if is_hard(evaluation, line) {
             return IMMEDIATE_GRACE_SECONDS;
         }
         let own = known.pod.termination_grace_period_seconds;
@@ -162,8 +167,8 @@ impl Engine {
     }
 }
 
-fn is_hard(pass: &Evaluation, line: u8) -> bool {
-    pass.threshold(line).is_some_and(|line| line.threshold.is_hard())
+fn is_hard(evaluation: &Evaluation, line: u8) -> bool {
+    evaluation.threshold(line).is_some_and(|line| line.threshold.is_hard())
 }
 
 /// A pod of which it is asked whether it may go.
@@ -180,9 +185,9 @@ pub(super) fn refusal(
     guard: &EvictionGuard,
     ask: EvictionRequest,
     measure: Option<Measure>,
-    turn: &EvictionCandidate<'_>,
+    candidate: &EvictionCandidate<'_>,
 ) -> Option<Refusal> {
-    let EvictionCandidate { pods, pod: place, known, stats } = *turn;
+    let EvictionCandidate { pods, pod: place, known, stats } = *candidate;
     guard.refusal(ask, known).or_else(|| {
         let by_what_is_freed = known.disk_ranking == DiskRanking::ByWhatIsFreed;
         let frees_nothing = |measure: Measure| measure.frees_nothing(pods, place, stats);
@@ -202,22 +207,19 @@ pub(crate) struct StorageCheck {
 /// Holds a pod to its limits: its emptyDir volumes, then all containers together, then each
 /// one. The first limit that is exceeded is the reason for the pod to go.
 pub(crate) fn exceeded_limit(
-    pod: LimitedPod<'_>,
+    limits: &LocalLimits,
     stats: PodStats<'_>,
     dedicated_image_fs: bool,
 ) -> StorageCheck {
-    let mut verdict = StorageCheck::default();
-    if is_below_the_least(pod.least(), stats, dedicated_image_fs) {
-        return verdict;
-    }
-    verdict.cause = exceeded_empty_dir(pod, stats, &mut verdict.unknown_volumes)
-        .or_else(|| exceeds_pod_limit(pod, stats))
-        .or_else(|| exceeding_container(pod, stats, dedicated_image_fs));
-    verdict
+    let mut check = StorageCheck::default();
+    check.cause = exceeded_empty_dir(limits, stats, &mut check.unknown_volumes)
+        .or_else(|| exceeds_pod_limit(limits, stats))
+        .or_else(|| exceeding_container(limits, stats, dedicated_image_fs));
+    check
 }
 
 /// Whether nothing reaches the least limit of its kind, and all volumes are known that could: the
-/// usual case, which is decided without a look at names.
+/// usual case, which is decided without comparing names.
 fn is_below_the_least(least: LeastLimits, stats: PodStats<'_>, dedicated_image_fs: bool) -> bool {
     let LeastLimits { empty_dir, pod, container } = least;
     let is_below = |used: i64, limit: Option<i64>| limit.is_none_or(|limit| used < limit);
@@ -235,13 +237,13 @@ fn is_below_the_least(least: LeastLimits, stats: PodStats<'_>, dedicated_image_f
 }
 
 /// `emptyDirLimitEviction`. The last statistics of a name count.
-fn exceeded_empty_dir(pod: LimitedPod<'_>, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
-    for dir in pod.empty_dirs() {
-        let Some(volume) = stats.volumes().rfind(|volume| volume.is_named(dir.name)) else {
+fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
+    for dir in &limits.empty_dirs {
+        let Some(volume) = stats.volumes().rfind(|volume| volume.is_named(&dir.name)) else {
             continue;
         };
         match volume.values().used {
-            Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.index }),
+            Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.volume }),
             Some(_) => {}
             None => *unknown += 1,
         }
@@ -249,16 +251,16 @@ fn exceeded_empty_dir(pod: LimitedPod<'_>, stats: PodStats<'_>, unknown: &mut u3
     None
 }
 
-/// `podEphemeralStorageLimitEviction`. No figure counts as nothing used.
-fn exceeds_pod_limit(pod: LimitedPod<'_>, stats: PodStats<'_>) -> Option<Cause> {
+/// `podEphemeralStorageLimitEviction`. No value counts as nothing used.
+fn exceeds_pod_limit(limits: &LocalLimits, stats: PodStats<'_>) -> Option<Cause> {
     let used = stats.values().ephemeral_storage_used.unwrap_or(0);
-    (bytes(used) > pod.pod_limit()?).then_some(Cause::PodStorage)
+    (bytes(used) > limits.pod?).then_some(Cause::PodStorage)
 }
 
 /// `containerEphemeralStorageLimitEviction`. Writable layers count only where they lie on the
 /// kubelet's file system, or were taken to.
-fn exceeding_container(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image_fs: bool) -> Option<Cause> {
-    if pod.containers().len() == 0 {
+fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_image_fs: bool) -> Option<Cause> {
+    if limits.containers.is_empty() {
         return None;
     }
     let used = |figures: ContainerStatValues| {
@@ -267,9 +269,9 @@ fn exceeding_container(pod: LimitedPod<'_>, stats: PodStats<'_>, dedicated_image
         logs.plus(bytes(rootfs.unwrap_or(0)))
     };
     stats.containers().find_map(|container| {
-        let limit = pod.containers().find(|limit| container.is_named(limit.name))?;
+        let limit = limits.containers.iter().find(|limit| container.is_named(&limit.name))?;
         let exceeds = used(container.values()) > limit.limit;
-        exceeds.then_some(Cause::ContainerStorage { container: limit.index })
+        exceeds.then_some(Cause::ContainerStorage { container: limit.container })
     })
 }
 

@@ -3,9 +3,9 @@
 //! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
 //! milliseconds. So it is decided on each sample who would go if the nearest hard line of memory
 //! were crossed now: [`Engine::kill_order`](super::Engine::kill_order) lets the ordinary pipeline
-//! decide on a look that differs from the present one in nothing but what is available. What
+//! decide on a sample that differs from the present one in nothing but what is available. What
 //! comes of it is an ordinary decision with its report; where it must not be carried out without
-//! another look, it is [`NotArmedReason`] with the reason.
+//! another sample, it is [`NotArmedReason`] with the reason.
 
 #[cfg(test)]
 mod tests;
@@ -32,14 +32,14 @@ use crate::threshold::Thresholds;
 use crate::time::Timestamp;
 
 impl Engine {
-    /// Who goes if the nearest hard line of memory is crossed, on a look with the figures of all
+    /// Who goes if the nearest hard line of memory is crossed, on a sample with the values of all
     /// pods at this time; changes nothing. Nobody if the line is more than `reach` bytes away.
     ///
-    /// When it was carried out, a look at [`ArmedKillOrder::met_at`] tells the engine: the same
+    /// When it was carried out, a sample of [`ArmedKillOrder::met_at`] tells the engine: the same
     /// decision comes of it, for real.
     ///
     /// # Errors
-    /// Why nobody may be killed without another look.
+    /// Why nobody may be killed without another sample.
     pub fn kill_order(
         &self,
         at: Timestamp,
@@ -54,7 +54,7 @@ impl Engine {
         }
         let line = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
         let mut trial = self.clone();
-        // The look may have been decided on already; its figures are as good as new.
+        // The sample may have been decided on already; its values are as good as new.
         trial.thresholds.forget_observations();
         let event = Event::Sample(line.when_met(snapshot, at));
         checked_order(line, trial.step(Input { at, event }))
@@ -75,7 +75,7 @@ pub(crate) struct HardThreshold {
 }
 
 impl HardThreshold {
-    /// The line of a look, if it is within `reach` bytes.
+    /// The line of a sample, if it is within `reach` bytes.
     pub(crate) fn of(
         thresholds: &Thresholds,
         rules: &Rules,
@@ -129,7 +129,7 @@ impl HardThreshold {
         self.available - self.threshold
     }
 
-    /// The same look with the line just crossed at this time.
+    /// The same sample with the line just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut supposed = snapshot.clone();
         let available = self.threshold - 1;
@@ -148,7 +148,7 @@ impl HardThreshold {
 /// Who goes if the line is crossed.
 #[derive(Clone, Debug)]
 pub struct ArmedKillOrder {
-    /// The decision, as the ordinary pipeline made it; its pass carries the look, with the line
+    /// The decision, as the ordinary pipeline made it; its pass carries the sample, with the line
     /// just crossed.
     pub decision: Decision,
     /// The eviction in it that may be begun at the crossing: the first.
@@ -157,7 +157,7 @@ pub struct ArmedKillOrder {
     pub victim: Arc<KnownPod>,
     /// The line: it is crossed when less than this is available, bytes.
     pub threshold: u64,
-    /// What was available at the look, bytes.
+    /// What was available at the sample, bytes.
     pub available: u64,
     /// What there is in all, bytes.
     pub capacity: u64,
@@ -174,7 +174,7 @@ impl ArmedKillOrder {
         self.capacity.saturating_sub(self.threshold)
     }
 
-    /// The look that it was made on, with the line crossed at this time.
+    /// The sample that it was made on, with the line crossed at this time.
     pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
         let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
         snapshot.node.memory = snapshot.node.memory.map(|memory| MemoryStats { time: Some(at), ..memory });
@@ -182,24 +182,24 @@ impl ArmedKillOrder {
     }
 }
 
-/// Whether what the pipeline decided for a crossed line may be carried out without another look.
+/// Whether what the pipeline decided for a crossed line may be carried out without another sample.
 pub(crate) fn checked_order(
     line: HardThreshold,
     decision: Decision,
 ) -> Result<ArmedKillOrder, NotArmedReason> {
     let HardThreshold { index: threshold, threshold: met_below, available, capacity } = line;
-    let Some(pass) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
+    let Some(evaluation) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
     let first = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(Ok(*eviction)),
         Action::ShortenGrace(_) => Some(Err(NotArmedReason::EvictionInFlight)),
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
-    let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(pass.end)))?;
+    let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(evaluation.end)))?;
     if eviction.cause != (Cause::Threshold { threshold }) {
         return Err(NotArmedReason::OtherSignal);
     }
-    let Some(victim) = pass.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
-        return Err(NotArmedReason::NoCandidate(pass.end));
+    let Some(victim) = evaluation.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
+        return Err(NotArmedReason::NoCandidate(evaluation.end));
     };
     if victim.critical {
         return Err(NotArmedReason::Critical);
@@ -209,9 +209,9 @@ pub(crate) fn checked_order(
     if sheltered || opts_out(&victim.pod.annotations) {
         return Err(NotArmedReason::Protected);
     }
-    let place = pass.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
-    let Some((first, others)) = place.and_then(|place| pass.ranked[place..].split_first()) else {
-        return Err(NotArmedReason::NoCandidate(pass.end));
+    let place = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
+    let Some((first, others)) = place.and_then(|place| evaluation.ranked[place..].split_first()) else {
+        return Err(NotArmedReason::NoCandidate(evaluation.end));
     };
     if matches!(first.class, OverRequestClass::NoStats | OverRequestClass::Unknown) {
         return Err(NotArmedReason::UsageUnknown);
@@ -226,7 +226,7 @@ pub(crate) fn checked_order(
 fn is_alike(one: &Candidate, other: &Candidate) -> bool {
     let Candidate {
         pod: _,
-        order: turn,
+        order: candidate,
         class: standing,
         priority,
         without_controller: bare,
@@ -234,11 +234,11 @@ fn is_alike(one: &Candidate, other: &Candidate) -> bool {
         excess,
         uid_rank: _,
     } = *one;
-    (turn, standing, priority, bare, hint, excess)
+    (candidate, standing, priority, bare, hint, excess)
         == (other.order, other.class, other.priority, other.without_controller, other.hint, other.excess)
 }
 
-/// Why nobody may be killed without another look.
+/// Why nobody may be killed without another sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "reason", content = "detail")]
 pub enum NotArmedReason {
@@ -265,13 +265,13 @@ pub enum NotArmedReason {
     /// A changed policy waits to take effect.
     #[serde(rename = "policy_waits")]
     ConfigPending,
-    /// Nobody would go: how the pass would end.
+    /// Nobody would go: how the evaluation would end.
     #[serde(rename = "nobody_goes")]
     NoCandidate(EvaluationEnd),
     /// Somebody would go, but for something else.
     #[serde(rename = "goes_for_something_else")]
     OtherSignal,
-    /// The pod is on its way already.
+    /// The pod is terminating already.
     #[serde(rename = "goes_already")]
     EvictionInFlight,
     /// The pod is critical.

@@ -50,8 +50,8 @@ use crate::protection::PdbRefusals;
 
 /// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
 ///
-/// A look is a pass. Where the pass needs garbage to be collected first, the decision says
-/// [`Action::Reclaim`], and the pass goes on when [`Event::Reclaimed`] comes in. A look that
+/// A sample is an evaluation. Where the evaluation needs garbage to be collected first, the decision says
+/// [`Action::Reclaim`], and the evaluation goes on when [`Event::Reclaimed`] comes in. A sample that
 /// comes in before that ends the waiting pass: a reclaim whose end nobody reports blocks
 /// nothing.
 #[derive(Clone, Debug)]
@@ -80,12 +80,12 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Unknown,
-    /// Known; the pass that is told of it first does not see derived thresholds.
+    /// Known; the evaluation that is told of it first does not see derived thresholds.
     Known {
         layout: DiskLayout,
         is_new: bool,
     },
-    /// A split that the gates do not allow; the first pass ends for it.
+    /// A split that the gates do not allow; the first evaluation ends for it.
     Refused {
         layout: DiskLayout,
         is_new: bool,
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Takes over conditions that were raised before the start; each holds from now on, and from
-    /// the next look on as long as it is younger than the transition period.
+    /// the next sample on as long as it is younger than the transition period.
     pub fn seed_conditions(&mut self, raised: impl IntoIterator<Item = RaisedCondition>) {
         raised.into_iter().for_each(|raised| self.conditions.seed(raised));
     }
@@ -252,9 +252,9 @@ impl Engine {
         self.end_awaiting_reclaim();
         match self.begin_evaluation() {
             Ok(layout) => {
-                let pass = self.evaluate(at, layout, snapshot, actions);
+                let evaluation = self.evaluate(at, layout, snapshot, actions);
                 self.end_first_evaluation();
-                DecisionKind::Evaluated(pass)
+                DecisionKind::Evaluated(evaluation)
             }
             Err(no_pass) => DecisionKind::NotEvaluated(no_pass),
         }
@@ -306,8 +306,8 @@ impl Engine {
     }
 
     fn end_awaiting_reclaim(&mut self) {
-        if let Some(pass) = self.awaiting_reclaim.take() {
-            self.pool.keep_evaluation(pass);
+        if let Some(evaluation) = self.awaiting_reclaim.take() {
+            self.pool.keep_evaluation(evaluation);
         }
     }
 

@@ -31,9 +31,9 @@ const IMMEDIATE: GoDuration = GoDuration::from_secs(IMMEDIATE_GRACE_SECONDS);
 const SINGLE: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
 
 impl Engine {
-    /// Whether a pass over figures of the node may need those of its pods: whether they meet a
-    /// threshold that those on their way do not make up for. Figures that were doubted until now
-    /// may be believed by that pass, and who is to be hurried may not be among the pods any more:
+    /// Whether an evaluation over values of the node may need those of its pods: whether they meet a
+    /// threshold that those terminating do not make up for. Values that were doubted until now
+    /// may be believed by that evaluation, and who is to be shortened may not be among the pods any more:
     /// neither counts here.
     pub fn needs_pods(&self, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory.measure);
@@ -48,35 +48,40 @@ impl Engine {
             })
     }
 
-    /// Whether those on their way free what the threshold lacks. A hard threshold hurries those
+    /// Whether those terminating free what the threshold lacks. A hard threshold shortens the grace period of those
     /// that go for a soft one, as many as it takes.
-    pub(super) fn is_covered(&mut self, pass: &mut Evaluation, line: u8, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn is_covered(
+        &mut self,
+        evaluation: &mut Evaluation,
+        line: u8,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         if self.policy.rules.victims == VictimsPerSync::One {
             return false;
         }
-        let Some(deficit) = self.deficit(pass, line, actions) else {
+        let Some(deficit) = self.deficit(evaluation, line, actions) else {
             return false;
         };
         let is_covered = deficit.remaining() <= 0;
-        pass.deficits.push(deficit);
+        evaluation.deficits.push(deficit);
         is_covered
     }
 
-    /// What a threshold lacks, by the last look of the pass.
-    fn deficit(&mut self, pass: &Evaluation, place: u8, actions: &mut Vec<Action>) -> Option<Deficit> {
-        let line = pass.threshold(place)?;
+    /// What a threshold lacks, by the last sample of the evaluation.
+    fn deficit(&mut self, evaluation: &Evaluation, place: u8, actions: &mut Vec<Action>) -> Option<Deficit> {
+        let line = evaluation.threshold(place)?;
         let (signal, hard) = (line.threshold.signal, line.threshold.is_hard());
-        let after_reclaim = pass.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
-        let seen = after_reclaim.or_else(|| pass.observations.get(signal))?;
+        let after_reclaim = evaluation.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
+        let seen = after_reclaim.or_else(|| evaluation.observations.get(signal))?;
         let mut deficit = self.pool.deficit(Deficit::of(place, line, &seen));
-        self.update_growth(pass);
+        self.update_growth(evaluation);
         deficit.in_flight = self.in_flight.expected(signal, seen.time, hard.then_some(IMMEDIATE));
         let cause = Cause::Threshold { threshold: place };
         while hard && deficit.remaining() > 0 && !self.waits_for_api(hard) {
-            let place_of = |uid: &str| pass.pods.index_of(uid);
-            let hurried =
+            let place_of = |uid: &str| evaluation.pods.index_of(uid);
+            let shortened =
                 self.in_flight.shorten_grace(signal, deficit.remaining(), IMMEDIATE_GRACE_SECONDS, place_of);
-            let Some((place, amount)) = hurried else {
+            let Some((place, amount)) = shortened else {
                 break;
             };
             deficit.in_flight = deficit.in_flight.saturating_add(amount);
@@ -84,22 +89,22 @@ impl Engine {
             record_event(signal.resource(), actions);
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
             // It was allowed to go before.
-            let hastened = Eviction { pod: place, grace_period_seconds, cause, ignores_budget: false };
-            actions.push(Action::ShortenGrace(hastened));
+            let shortened = Eviction { pod: place, grace_period_seconds, cause, ignores_budget: false };
+            actions.push(Action::ShortenGrace(shortened));
         }
         Some(deficit)
     }
 
-    /// Those on their way may hold more by now than when they were chosen.
-    fn update_growth(&mut self, pass: &Evaluation) {
+    /// Those terminating may hold more by now than when they were chosen.
+    fn update_growth(&mut self, evaluation: &Evaluation) {
         if self.in_flight.known().next().is_none() {
             return;
         }
-        let joined = pass.snapshot.joined(&pass.pods, &mut self.joined);
+        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
         self.in_flight.update_growth(|uid| {
-            let place = pass.pods.index_of(uid)?;
-            let stats = pass.snapshot.pod(*joined.get(place as usize)?)?;
-            Some(ExpectedRelease::of_all(pass.layout, &pass.pods, place, Some(stats)))
+            let place = evaluation.pods.index_of(uid)?;
+            let stats = evaluation.snapshot.pod(*joined.get(place as usize)?)?;
+            Some(ExpectedRelease::of_all(evaluation.layout, &evaluation.pods, place, Some(stats)))
         });
     }
 
@@ -111,39 +116,39 @@ impl Engine {
     pub(super) fn evict_for_deficit(
         &mut self,
         at: Timestamp,
-        pass: &mut Evaluation,
+        evaluation: &mut Evaluation,
         line: u8,
         most: u32,
         actions: &mut Vec<Action>,
     ) {
-        // It was made a moment ago, unless there was a second look since.
-        let made = pass.deficits.pop_if(|_| pass.observations_after_reclaim.is_none());
-        let Some(deficit) = made.or_else(|| self.deficit(pass, line, actions)) else {
-            pass.end = EvaluationEnd::NoCandidates;
+        // It was made a moment ago, unless there was a second sample since.
+        let made = evaluation.deficits.pop_if(|_| evaluation.observations_after_reclaim.is_none());
+        let Some(deficit) = made.or_else(|| self.deficit(evaluation, line, actions)) else {
+            evaluation.end = EvaluationEnd::NoCandidates;
             return;
         };
         let (open, hard) =
-            (deficit.remaining(), pass.threshold(line).is_some_and(|line| line.threshold.is_hard()));
-        let runs_out = pass.signal_of(line).is_some_and(|signal| {
-            let eta = pass.context.slopes[signal as usize]
+            (deficit.remaining(), evaluation.threshold(line).is_some_and(|line| line.threshold.is_hard()));
+        let runs_out = evaluation.signal_of(line).is_some_and(|signal| {
+            let eta = evaluation.context.slopes[signal as usize]
                 .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())));
             eta.is_some_and(|eta| eta.expected < SINGLE)
         });
-        pass.deficits.push(deficit);
-        pass.end = match open {
+        evaluation.deficits.push(deficit);
+        evaluation.end = match open {
             ..=0 => EvaluationEnd::ReleaseInProgress,
             _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
             _ if self.in_flight.is_paused() => EvaluationEnd::RateLimited,
             _ => {
-                let ranked = std::mem::take(&mut pass.ranked);
+                let ranked = std::mem::take(&mut evaluation.ranked);
                 let mut scratch = std::mem::take(&mut self.joined);
-                let snapshot = Arc::clone(&pass.snapshot);
-                let joined = snapshot.joined(&pass.pods, &mut scratch);
+                let snapshot = Arc::clone(&evaluation.snapshot);
+                let joined = snapshot.joined(&evaluation.pods, &mut scratch);
                 let room = if hard && runs_out { u32::MAX } else { most };
-                let mut walk = Selection {
+                let mut selection = Selection {
                     engine: self,
                     at,
-                    pass,
+                    evaluation,
                     joined,
                     line,
                     hard,
@@ -151,19 +156,19 @@ impl Engine {
                     may_evict: room,
                     actions,
                 };
-                let end = walk.run(&ranked);
+                let end = selection.run(&ranked);
                 self.joined = scratch;
-                pass.ranked = ranked;
+                evaluation.ranked = ranked;
                 end
             }
         };
     }
 
     /// Whether a candidate may go, before it is asked what it frees. None for one that never may.
-    pub(super) fn eligibility(&self, pass: &mut Evaluation, place: u32) -> Option<Eligibility> {
-        let known = pass.pods.get(place)?;
+    pub(super) fn eligibility(&self, evaluation: &mut Evaluation, place: u32) -> Option<Eligibility> {
+        let known = evaluation.pods.get(place)?;
         if known.critical {
-            pass.critical_pods.push(place);
+            evaluation.critical_pods.push(place);
             return None;
         }
         // Pods may have gone while garbage was collected.
@@ -172,11 +177,11 @@ impl Engine {
     }
 }
 
-/// One walk, for the last deficit of the pass.
+/// One walk, for the last deficit of the evaluation.
 pub(super) struct Selection<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) at: Timestamp,
-    pub(super) pass: &'a mut Evaluation,
+    pub(super) evaluation: &'a mut Evaluation,
     /// The places of the pods' statistics.
     pub(super) joined: &'a [u32],
     pub(super) line: u8,
@@ -192,7 +197,7 @@ impl Selection<'_> {
     /// Walks, and tells how it ended.
     pub(super) fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
         let (mut some_go, mut last) = (false, self.engine.pool.skipped.take());
-        let before = (self.pass.critical_pods.len(), self.pass.refused_pods.len());
+        let before = (self.evaluation.critical_pods.len(), self.evaluation.refused_pods.len());
         let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
             if !self.continues() {
@@ -206,12 +211,12 @@ impl Selection<'_> {
         }
         some_go |= self.evict_failed_before(&mut last);
         self.engine.pool.skipped.keep(last);
-        let spared = self.pass.critical_pods.len() - before.0;
-        let refused = self.pass.refused_pods.len() - before.1;
+        let critical_pods = self.evaluation.critical_pods.len() - before.0;
+        let refused = self.evaluation.refused_pods.len() - before.1;
         match some_go {
             true => EvaluationEnd::Evicted,
-            false if spared == ranked.len() => EvaluationEnd::OnlyCritical,
-            false if spared + refused == ranked.len() => EvaluationEnd::OnlyProtected,
+            false if critical_pods == ranked.len() => EvaluationEnd::OnlyCritical,
+            false if critical_pods + refused == ranked.len() => EvaluationEnd::OnlyProtected,
             false => EvaluationEnd::NoCandidates,
         }
     }
@@ -219,12 +224,12 @@ impl Selection<'_> {
     /// Takes those that did not go lately, as long as it takes any. Whether any goes.
     fn evict_failed_before(&mut self, last: &mut Vec<SkippedVictim>) -> bool {
         let mut some_go = false;
-        for mut passed_over in last.drain(..) {
+        for mut skipped in last.drain(..) {
             if self.continues() {
-                some_go |= self.evict(passed_over.pod, passed_over.release, PdbPolicy::Honored);
+                some_go |= self.evict(skipped.pod, skipped.release, PdbPolicy::Honored);
             } else {
-                passed_over.why = SkipReason::EvictionFailed;
-                self.skip(passed_over);
+                skipped.why = SkipReason::EvictionFailed;
+                self.skip(skipped);
             }
         }
         some_go
@@ -240,7 +245,7 @@ impl Selection<'_> {
             if !self.continues() {
                 break;
             }
-            let stance = self.engine.eligibility(self.pass, place);
+            let stance = self.engine.eligibility(self.evaluation, place);
             let Some(stance) = stance.filter(|stance| *stance != Eligibility::Taken) else {
                 continue;
             };
@@ -250,21 +255,21 @@ impl Selection<'_> {
             }
             let release = self.release(place);
             let why = SkipReason::FreesTooLittle;
-            let passed_over = SkippedVictim { pod: place, why, release, remaining: self.remaining };
+            let skipped = SkippedVictim { pod: place, why, release, remaining: self.remaining };
             if stance == Eligibility::Last {
-                last.push(passed_over);
+                last.push(skipped);
             } else if is_negligible(release.amount, self.remaining) {
-                small.push(passed_over);
+                small.push(skipped);
             } else {
                 some_go |= self.evict(place, release, PdbPolicy::Honored);
             }
         }
         let has_better = some_go;
-        for passed_over in small.drain(..) {
+        for skipped in small.drain(..) {
             if self.continues() {
-                some_go |= self.evict(passed_over.pod, passed_over.release, PdbPolicy::Honored);
+                some_go |= self.evict(skipped.pod, skipped.release, PdbPolicy::Honored);
             } else if has_better {
-                self.skip(passed_over);
+                self.skip(skipped);
             }
         }
         self.engine.pool.skipped.keep(small);
@@ -274,7 +279,7 @@ impl Selection<'_> {
                 some_go |= self.evict(place, self.release(place), PdbPolicy::Ignored);
             } else if let Some(age) = self.refused_by_pdb(place) {
                 let why = Refusal::DisruptionBudget { age };
-                self.pass.refused_pods.push(RefusedPod { pod: place, why });
+                self.evaluation.refused_pods.push(RefusedPod { pod: place, why });
             }
         }
         self.engine.pool.pods.keep(forbidden);
@@ -283,7 +288,7 @@ impl Selection<'_> {
 
     /// How long ago the pod's PodDisruptionBudget did not let it go, if that still counts.
     fn refused_by_pdb(&self, place: u32) -> Option<GoDuration> {
-        self.engine.pdb_refusals.refused_for(&self.pass.pods.get(place)?.pod.uid)
+        self.engine.pdb_refusals.refused_for(&self.evaluation.pods.get(place)?.pod.uid)
     }
 
     fn continues(&self) -> bool {
@@ -291,31 +296,31 @@ impl Selection<'_> {
     }
 
     fn release(&self, place: u32) -> ExpectedRelease {
-        let (pass, at) = (&*self.pass, self.joined.get(place as usize));
-        let stats = at.and_then(|&at| pass.snapshot.pod(at));
-        pass.signal_of(self.line).map_or(ExpectedRelease::UNKNOWN, |signal| {
-            ExpectedRelease::of(signal, pass.layout, &pass.pods, place, stats)
+        let (evaluation, at) = (&*self.evaluation, self.joined.get(place as usize));
+        let stats = at.and_then(|&at| evaluation.snapshot.pod(at));
+        evaluation.signal_of(self.line).map_or(ExpectedRelease::UNKNOWN, |signal| {
+            ExpectedRelease::of(signal, evaluation.layout, &evaluation.pods, place, stats)
         })
     }
 
     /// Lets a pod go, unless another one with its uid does. Whether it goes.
     fn evict(&mut self, place: u32, release: ExpectedRelease, budget: PdbPolicy) -> bool {
-        let Some(known) = self.pass.pods.get(place) else {
+        let Some(known) = self.evaluation.pods.get(place) else {
             return false;
         };
         if let Some(why) = self.refusal(place, known) {
-            self.pass.refused_pods.push(RefusedPod { pod: place, why });
+            self.evaluation.refused_pods.push(RefusedPod { pod: place, why });
             return false;
         }
-        let grace_period_seconds = self.engine.grace_period(self.pass, self.line, known);
+        let grace_period_seconds = self.engine.grace_period(self.evaluation, self.line, known);
         let cause = Cause::Threshold { threshold: self.line };
         let ignores_budget = budget == PdbPolicy::Ignored;
         let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
-        let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
+        let stats = self.joined.get(place as usize).and_then(|&at| self.evaluation.snapshot.pod(at));
         if !self.engine.in_flight.begin(
-            &self.pass.pods,
-            self.pass.layout,
-            self.pass.label_of(eviction.cause),
+            &self.evaluation.pods,
+            self.evaluation.layout,
+            self.evaluation.label_of(eviction.cause),
             &eviction,
             self.hard,
             stats,
@@ -326,26 +331,26 @@ impl Selection<'_> {
         self.actions.push(Action::Evict(eviction));
         self.remaining = self.remaining.saturating_sub(release.amount);
         self.may_evict -= 1;
-        if let Some(deficit) = self.pass.deficits.last_mut() {
+        if let Some(deficit) = self.evaluation.deficits.last_mut() {
             deficit.victims.push(PlannedVictim { pod: place, release });
         }
         true
     }
 
-    /// Why a pod may not go. Nobody else goes if none does in this pass or is on its way.
+    /// Why a pod may not go. Nobody else goes if none does in this evaluation or is terminating.
     fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
-        let signal = self.pass.signal_of(self.line)?;
+        let signal = self.evaluation.signal_of(self.line)?;
         let nobody_else = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
         let ask = EvictionRequest { at: self.at, motive, is_last_resort: nobody_else };
-        let stats = self.joined.get(place as usize).and_then(|&at| self.pass.snapshot.pod(at));
-        let turn = EvictionCandidate { pods: &self.pass.pods, pod: place, known, stats };
-        refusal(&self.engine.guard, ask, Some(Measure::of(signal, self.pass.layout)), &turn)
+        let stats = self.joined.get(place as usize).and_then(|&at| self.evaluation.snapshot.pod(at));
+        let candidate = EvictionCandidate { pods: &self.evaluation.pods, pod: place, known, stats };
+        refusal(&self.engine.guard, ask, Some(Measure::of(signal, self.evaluation.layout)), &candidate)
     }
 
-    fn skip(&mut self, passed_over: SkippedVictim) {
-        if let Some(deficit) = self.pass.deficits.last_mut() {
-            deficit.skipped.push(passed_over);
+    fn skip(&mut self, skipped: SkippedVictim) {
+        if let Some(deficit) = self.evaluation.deficits.last_mut() {
+            deficit.skipped.push(skipped);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
 
-fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
+fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
     step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
@@ -46,14 +46,14 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
     for policy in [policy(thresholds()), enhanced(thresholds(), |_| {})] {
         let mut engine = started(policy);
         step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
-        let decision = look(&mut engine, 2, 100);
+        let decision = sample(&mut engine, 2, 100);
         assert!(victims(&decision).is_empty());
         assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
         assert!(is_known_to_be_short(&decision), "what is known is decided all the same");
         step(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
         // What the node was short of has come back by itself.
-        assert!(victims(&look(&mut engine, 13, 900)).is_empty());
-        assert_eq!(victims(&look(&mut engine, 14, 100)), [("a", 1)]);
+        assert!(victims(&sample(&mut engine, 13, 900)).is_empty());
+        assert_eq!(victims(&sample(&mut engine, 14, 100)), [("a", 1)]);
     }
 }
 
@@ -63,22 +63,22 @@ fn where_it_is_told_to_kill_hard_thresholds_go_on_and_soft_ones_wait() {
     kills.eviction.when_api_server_down = WhenApiServerDown::Kill;
     let mut engine = started(kills.clone());
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
-    assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);
     let mut engine = started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kills });
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
-    look(&mut engine, 2, 100);
-    assert_eq!(look(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
+    sample(&mut engine, 2, 100);
+    assert_eq!(sample(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
 }
 
 #[test]
 fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let open = |engine: &mut Engine| {
-        assert_eq!(victims(&look(engine, 1, 100)), [("a", 1)]);
+        assert_eq!(victims(&sample(engine, 1, 100)), [("a", 1)]);
         ask(engine, 2);
         step(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
         for second in [20, 60, 3600] {
-            let decision = look(engine, second, 100);
+            let decision = sample(engine, second, 100);
             assert!(victims(&decision).is_empty());
             assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
         }
@@ -87,27 +87,27 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     open(&mut engine);
     // It was carried out: from then on it has its time.
     step(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
-    assert!(victims(&look(&mut engine, 3630, 100)).is_empty());
-    assert_eq!(victims(&look(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
+    assert!(victims(&sample(&mut engine, 3630, 100)).is_empty());
+    assert_eq!(victims(&sample(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
     // It was not.
     let mut engine = started(policy.clone());
     open(&mut engine);
     step(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     step(&mut engine, 3601, Event::Evicted(not_asked));
-    assert_eq!(victims(&look(&mut engine, 3602, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("a", 1)]);
     // Its pod went.
     let mut engine = started(policy.clone());
     open(&mut engine);
     step(&mut engine, 3601, Event::Pods(set_by(&policy, vec![pod("b", "10")])));
-    assert_eq!(victims(&look(&mut engine, 3602, 100)), [("b", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("b", 1)]);
 }
 
 #[test]
 fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let mut first = started(policy.clone());
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     ask(&mut first, 2);
     let mut second = Engine::new(policy.clone());
     step(&mut second, 10, Event::Restore(Box::new(first.state())));
@@ -115,17 +115,17 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
     step(&mut second, 11, Event::Pods(set_by(&policy, Vec::new())));
     step(&mut second, 1800, Event::Pods(set_by(&policy, Vec::new())));
     step(&mut second, 3600, Event::Pods(set_by(&policy, vec![pod("a", "10"), pod("b", "10")])));
-    let decision = look(&mut second, 3601, 100);
+    let decision = sample(&mut second, 3601, 100);
     assert!(victims(&decision).is_empty());
     assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
     step(&mut second, 3602, executing(ExecutorUpdate::ApiAccepted));
-    assert_eq!(victims(&look(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
+    assert_eq!(victims(&sample(&mut second, 3650, 100)), [("b", 1)], "from then on it has its time");
 }
 
 #[test]
 fn nobody_else_is_held_open() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
     step(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
-    assert_eq!(victims(&look(&mut engine, 2, 100)), [("a", 1)]);
-    assert_eq!(victims(&look(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
+    assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut engine, 40, 100)), [("b", 1)], "it did not go in time");
 }

@@ -1,8 +1,8 @@
 //! A changed policy is held against the present before it takes effect.
 //!
-//! While one waits, every look is taken twice: by the policy in force, and on trial by the
-//! proposed one. As soon as the trial evicts nobody whom the look would not evict anyway, the
-//! proposed policy takes effect, without a pass in between.
+//! While one waits, every sample is taken twice: by the policy in force, and on trial by the
+//! proposed one. As soon as the trial evicts nobody whom the sample would not evict anyway, the
+//! proposed policy takes effect, without an evaluation in between.
 
 use std::sync::Arc;
 
@@ -58,23 +58,23 @@ impl Engine {
         self.waits_until().is_some_and(|until| at >= until)
     }
 
-    /// A look while a policy waits; nothing if none does any more.
+    /// A sample while a policy waits; nothing if none does any more.
     pub(super) fn sync_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
         let proposal = self.proposal.as_deref()?;
         let since = proposal.since;
         let policy = proposal.policy.clone();
-        let look = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
+        let sample = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
         if self.is_proposal_due(at) {
             self.apply_proposed();
-            return Some(Decision { proposal: Some(ProposalState::Applied), ..self.step(look()) });
+            return Some(Decision { proposal: Some(ProposalState::Applied), ..self.step(sample()) });
         }
         let mut trial = Self { proposal: None, ..self.clone() };
         trial.adopt(policy);
-        // Figures that were decided on before are the present all the same.
+        // Values that were decided on before are the present all the same.
         trial.thresholds.forget_observations();
-        let tried = trial.step(look());
+        let tried = trial.step(sample());
         let waiting = self.proposal.take();
-        let decision = self.step(look());
+        let decision = self.step(sample());
         if trial.is_conclusive(&tried) && evicts_no_others(&tried, &decision) {
             *self = trial;
             return Some(Decision { proposal: Some(ProposalState::Applied), ..tried });
@@ -122,7 +122,7 @@ impl Engine {
             }
         };
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
-        // A second look for a pass by the former policy would be judged by this one.
+        // A second sample for an evaluation by the former policy would be judged by this one.
         self.awaiting_reclaim = None;
         if policy.rules.victims == VictimsPerSync::One {
             self.in_flight.keep_executing();
@@ -133,11 +133,11 @@ impl Engine {
     }
 
     /// Whether a decision of a trial says what its policy does at present: every signal that it
-    /// asks for is known, or is blind, and no thresholds were left for the next pass.
+    /// asks for is known, or is unavailable, and no thresholds were left for the next evaluation.
     fn is_conclusive(&self, decision: &Decision) -> bool {
-        let DecisionKind::Evaluated(pass) = &decision.kind else { return true };
+        let DecisionKind::Evaluated(evaluation) = &decision.kind else { return true };
         let Policy { thresholds, rules, .. } = &self.policy;
-        pass.end != EvaluationEnd::LocalStorage && !self.signal_filter.awaits(thresholds, rules)
+        evaluation.end != EvaluationEnd::LocalStorage && !self.signal_filter.awaits(thresholds, rules)
     }
 
     /// Pods with what follows from them under the policy in force.
@@ -148,7 +148,7 @@ impl Engine {
     }
 }
 
-/// Whether a trial evicts nobody whom a decision on the same look does not evict as well. One
+/// Whether a trial evicts nobody whom a decision on the same sample does not evict as well. One
 /// that could not be made says nothing; one that collects garbage first may evict after it.
 fn evicts_no_others(trial: &Decision, decision: &Decision) -> bool {
     let DecisionKind::Evaluated(tried) = &trial.kind else {

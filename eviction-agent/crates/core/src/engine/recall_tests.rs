@@ -21,7 +21,7 @@ fn sized(thresholds: Vec<Threshold>) -> Policy {
     enhanced(thresholds, |_| {})
 }
 
-fn look(engine: &mut Engine, seconds: i64, available: u64) -> crate::decision::Decision {
+fn sample(engine: &mut Engine, seconds: i64, available: u64) -> crate::decision::Decision {
     let pods = [memory_of("a", 500), memory_of("b", 300)];
     step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
 }
@@ -44,17 +44,17 @@ fn nobody_else_goes_for_what_is_under_way() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let memory = first.state();
     assert_eq!(memory.in_flight.len(), 1);
     let mut second = after(&policy, 3, memory.clone(), &known);
-    let decision = look(&mut second, 4, 100);
+    let decision = sample(&mut second, 4, 100);
     assert!(victims(&decision).is_empty());
     assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
     // Its time runs on from when it was decided.
-    assert_eq!(victims(&look(&mut second, 33, 100)), [("b", 1)]);
+    assert_eq!(victims(&sample(&mut second, 33, 100)), [("b", 1)]);
     // Without a memory it would be the same pod once more.
-    assert_eq!(victims(&look(&mut after(&policy, 3, EngineState::default(), &known), 4, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut after(&policy, 3, EngineState::default(), &known), 4, 100)), [("a", 1)]);
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn pods_that_come_late_are_still_under_way() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    look(&mut first, 1, 100);
+    sample(&mut first, 1, 100);
     let mut second = after(&policy, 2, first.state(), &set_by(&policy, Vec::new()));
     assert_eq!(second.state().in_flight, first.state().in_flight, "whoever comes next knows it too");
     step(&mut second, 5, Event::Pods(known));
-    assert!(victims(&look(&mut second, 6, 100)).is_empty());
+    assert!(victims(&sample(&mut second, 6, 100)).is_empty());
     let uid: Box<str> = "a".into();
     step(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
-    assert_eq!(victims(&look(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
+    assert_eq!(victims(&sample(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let others = set_by(&policy, vec![pod("b", "10")]);
     let leaves = |engine: &mut Engine, second: i64, uids: &[&str]| {
         let uids = uids.iter().map(|uid| (*uid).into()).collect();
@@ -85,22 +85,22 @@ fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
         step(engine, second, Event::Pods(Arc::clone(&others)));
     };
     leaves(&mut first, 2, &["a"]);
-    assert!(victims(&look(&mut first, 3, 100)).is_empty(), "its memory will come");
+    assert!(victims(&sample(&mut first, 3, 100)).is_empty(), "its memory will come");
     // The next agent does as this one.
     let mut second = Engine::new(policy.clone());
     step(&mut second, 4, Event::Restore(Box::new(first.state())));
     step(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
     leaves(&mut second, 4, &["a"]);
-    let decision = look(&mut second, 5, 100);
+    let decision = sample(&mut second, 5, 100);
     assert_eq!(
         (victims(&decision).len(), decision.evaluation().unwrap().end),
         (0, EvaluationEnd::ReleaseInProgress)
     );
     assert_eq!(second.state().in_flight, first.state().in_flight);
     leaves(&mut second, 6, &[]);
-    assert_eq!(victims(&look(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
+    assert_eq!(victims(&sample(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
     // Nor for ever.
-    assert_eq!(victims(&look(&mut first, 40, 100)), [("b", 1)]);
+    assert_eq!(victims(&sample(&mut first, 40, 100)), [("b", 1)]);
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn who_did_not_go_is_let_be_and_then_goes_last() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
     step(&mut first, 2, Event::Evicted(failed));
     let mut second = after(&policy, 3, first.state(), &known);
     assert_eq!(second.state().in_flight, first.state().in_flight);
-    assert_eq!(victims(&look(&mut second, 20, 100)), [("b", 1)], "after all others");
+    assert_eq!(victims(&sample(&mut second, 20, 100)), [("b", 1)], "after all others");
 }
 
 #[test]
@@ -121,22 +121,22 @@ fn who_evicts_asks_for_patience_once() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     step(&mut first, 1, Event::Evicted(not_asked));
     step(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
     let mut second = after(&policy, 5, first.state(), &known);
-    let decision = look(&mut second, 40, 100);
+    let decision = sample(&mut second, 40, 100);
     assert_eq!(
         (victims(&decision).len(), decision.evaluation().unwrap().end),
         (0, EvaluationEnd::RateLimited)
     );
-    assert_eq!(victims(&look(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
+    assert_eq!(victims(&sample(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
     // Not for as long as a file says.
     let forever = EngineState { paused_until: Some(at(1_000_000)), ..EngineState::default() };
     let mut second = after(&policy, 5, forever, &known);
-    assert!(victims(&look(&mut second, 64, 100)).is_empty());
-    assert_eq!(victims(&look(&mut second, 65, 100)), [("a", 1)]);
+    assert!(victims(&sample(&mut second, 64, 100)).is_empty());
+    assert_eq!(victims(&sample(&mut second, 65, 100)), [("a", 1)]);
 }
 
 #[test]
@@ -148,23 +148,23 @@ fn limits_and_cool_downs_go_on() {
     });
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    assert_eq!(victims(&look(&mut first, 1, 100)), [("a", 1)]);
+    assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     step(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
     let others = set_by(&policy, vec![pod("b", "10")]);
     let mut second = after(&policy, 3, first.state(), &others);
     assert_eq!(second.state().counted, first.state().counted);
-    assert!(victims(&look(&mut second, 600, 100)).is_empty(), "one in ten minutes");
+    assert!(victims(&sample(&mut second, 600, 100)).is_empty(), "one in ten minutes");
     let mut second = after(&policy, 3, first.state(), &others);
-    assert_eq!(victims(&look(&mut second, 601, 100)), [("b", 1)]);
+    assert_eq!(victims(&sample(&mut second, 601, 100)), [("b", 1)]);
     let mut without = after(&policy, 3, EngineState::default(), &others);
-    assert_eq!(victims(&look(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
+    assert_eq!(victims(&sample(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
 
     let mut first = engine(policy.clone(), &others);
     let kill = OomKill { pod_uid: Some("b".into()), ..OomKill::default() };
     step(&mut first, 10, Event::OomKill(Box::new(kill)));
     let mut second = after(&policy, 12, first.state(), &others);
-    assert!(victims(&look(&mut second, 69, 100)).is_empty(), "the kernel killed in it");
-    assert_eq!(victims(&look(&mut second, 70, 100)), [("b", 1)]);
+    assert!(victims(&sample(&mut second, 69, 100)).is_empty(), "the kernel killed in it");
+    assert_eq!(victims(&sample(&mut second, 70, 100)), [("b", 1)]);
 }
 
 #[test]
@@ -173,21 +173,21 @@ fn a_threshold_is_met_since_it_was_seen_first() {
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     for second in [0, 10, 20] {
-        assert!(victims(&look(&mut first, second, 100)).is_empty());
+        assert!(victims(&sample(&mut first, second, 100)).is_empty());
     }
     let mut second = after(&policy, 45, first.state(), &known);
-    assert!(victims(&look(&mut second, 59, 100)).is_empty());
-    assert_eq!(victims(&look(&mut second, 60, 100)).len(), 1);
+    assert!(victims(&sample(&mut second, 59, 100)).is_empty());
+    assert_eq!(victims(&sample(&mut second, 60, 100)).len(), 1);
     // Nobody knows whether it was met all the time.
     let mut late = after(&policy, 51, first.state(), &known);
-    assert!(victims(&look(&mut late, 61, 100)).is_empty());
+    assert!(victims(&sample(&mut late, 61, 100)).is_empty());
     // Met no more, and again: it counts anew.
     let mut calm = after(&policy, 25, first.state(), &known);
-    look(&mut calm, 26, 900);
-    assert!(victims(&look(&mut calm, 61, 100)).is_empty());
+    sample(&mut calm, 26, 900);
+    assert!(victims(&sample(&mut calm, 61, 100)).is_empty());
     // Another line is another threshold.
     let other = Policy { thresholds: vec![soft(Signal::MemoryAvailable, "300", 60)], ..policy };
-    assert!(victims(&look(&mut after(&other, 25, first.state(), &known), 61, 100)).is_empty());
+    assert!(victims(&sample(&mut after(&other, 25, first.state(), &known), 61, 100)).is_empty());
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn minimum_reclaim_is_not_forgotten() {
     let policy = policy(vec![line]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    look(&mut first, 0, 100);
+    sample(&mut first, 0, 100);
     let mut second = after(&policy, 2, first.state(), &known);
-    assert!(look(&mut second, 3, 250).evaluation().unwrap().met[0].by_min_reclaim);
+    assert!(sample(&mut second, 3, 250).evaluation().unwrap().met[0].by_min_reclaim);
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn a_condition_lasts_its_transition_period_over_a_restart() {
     let policy = policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
-    look(&mut first, 0, 100);
-    look(&mut first, 10, 900);
+    sample(&mut first, 0, 100);
+    sample(&mut first, 10, 900);
     let holds = |engine: &mut Engine, second: i64| {
-        let decision = look(engine, second, 900);
+        let decision = sample(engine, second, 900);
         decision.conditions.iter().any(|raised| raised.condition == NodeCondition::MemoryPressure)
     };
     let mut second = after(&policy, 100, first.state(), &known);
@@ -218,9 +218,9 @@ fn a_condition_lasts_its_transition_period_over_a_restart() {
     assert!(holds(&mut second, 299));
     assert!(!holds(&mut second, 300));
     assert!(after(&policy, 301, first.state(), &known).conditions().is_empty());
-    // What the last look has raised may have been raised until the end.
+    // What the last sample has raised may have been raised until the end.
     let mut first = engine(policy.clone(), &known);
-    look(&mut first, 0, 100);
+    sample(&mut first, 0, 100);
     let mut second = after(&policy, 60, first.state(), &known);
     assert!(holds(&mut second, 304));
     assert!(!holds(&mut second, 305));
@@ -234,7 +234,7 @@ proptest! {
  /// taken.
  #[test]
 fn a_replaced_engine_decides_as_the_first(
-looks in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
+samples in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
 replaced in 0usize..10,
 ) {
 let thresholds =
@@ -244,12 +244,12 @@ let policy = Policy { rules, ..policy(thresholds) };
 let known = pods(&policy);
 let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));
 let mut now = 0;
-for (place, (pause, available)) in looks.into_iter().enumerate() {
+for (place, (pause, available)) in samples.into_iter().enumerate() {
 now += pause;
 if place == replaced {
 other = after(&policy, now - 1, other.state(), &known);
 }
-let (decided, expected) = (look(&mut other, now, available), look(&mut one, now, available));
+let (decided, expected) = (sample(&mut other, now, available), sample(&mut one, now, available));
 let names = |decision: &crate::decision::Decision| {
 victims(decision).iter().map(|(uid, grace)| ((*uid).to_owned(), *grace)).collect::<Vec<_>>()
 };

@@ -38,7 +38,7 @@ impl Engine {
             last_sync: looked,
             met,
             conditions,
-            in_flight: flights,
+            in_flight,
             counted,
             oom_killed,
             pdb_refused: forbidden,
@@ -52,13 +52,13 @@ impl Engine {
         }
         let kept_every = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
         let raised = conditions.into_iter().map(|RaisedCondition { condition, at: raised }| {
-            // The last look has raised it, and so did those that nobody wrote down.
+            // The last sample has raised it, and so did those that nobody wrote down.
             let is_latest = looked == Some(raised);
             let latest = raised.checked_add(kept_every).unwrap_or(raised).min(at);
             RaisedCondition { condition, at: if is_latest { latest.max(raised) } else { raised } }
         });
         self.conditions.restore(at, raised, self.policy.pressure_transition_period);
-        self.in_flight.restore(flights);
+        self.in_flight.restore(in_flight);
         if let Some(until) = held_until {
             let longest = SignedDuration::from_nanos(MAX_PAUSE.as_nanos());
             self.pause_until(at, until.min(at.checked_add(longest).unwrap_or(at)));

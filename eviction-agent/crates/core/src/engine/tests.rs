@@ -38,8 +38,8 @@ fn soft_thresholds_wait_and_grant_the_smaller_grace() {
     let thresholds = vec![soft(MemoryAvailable, "100", 30)];
     let mut engine = engine(Policy { max_pod_grace_period_seconds: 20, ..policy(thresholds) }, &pods);
     for (seconds, expected) in [(0, vec![]), (29, vec![]), (30, vec![("a", 20)])] {
-        let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 200)]);
-        let decision = step(&mut engine, seconds, Event::Sample(look));
+        let sample = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 200)]);
+        let decision = step(&mut engine, seconds, Event::Sample(sample));
         assert_eq!(victims(&decision), expected, "after {seconds} s");
     }
 }
@@ -71,8 +71,8 @@ fn a_look_ends_a_pass_that_still_waits() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     for seconds in 1..3 {
-        let look = snapshot(node(900, 99, at(seconds)), &[]);
-        assert!(step(&mut engine, seconds, Event::Sample(look)).awaits_reclaim());
+        let sample = snapshot(node(900, 99, at(seconds)), &[]);
+        assert!(step(&mut engine, seconds, Event::Sample(sample)).awaits_reclaim());
     }
     let calm = step(&mut engine, 3, Event::Sample(snapshot(node(900, 900, at(3)), &[])));
     assert!(calm.actions.is_empty());
@@ -84,12 +84,13 @@ fn a_look_ends_a_pass_that_still_waits() {
 fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![soft(NodeFsAvailable, "10%", 3600)]), &pods);
-    let look = |seconds| Event::Sample(snapshot(node(900, 50, at(seconds)), &[]));
+    let sample = |seconds| Event::Sample(snapshot(node(900, 50, at(seconds)), &[]));
     let met = |engine: &mut Engine, seconds| {
-        let decision = step(engine, seconds, look(seconds));
-        let pass = decision.evaluation().unwrap();
-        let signal = |met: &crate::threshold::Met| pass.threshold(met.threshold).unwrap().threshold.signal;
-        pass.met.iter().map(signal).collect::<Vec<_>>()
+        let decision = step(engine, seconds, sample(seconds));
+        let evaluation = decision.evaluation().unwrap();
+        let signal =
+            |met: &crate::threshold::Met| evaluation.threshold(met.threshold).unwrap().threshold.signal;
+        evaluation.met.iter().map(signal).collect::<Vec<_>>()
     };
     assert_eq!(met(&mut engine, 1), [NodeFsAvailable]);
     assert_eq!(met(&mut engine, 2), [NodeFsAvailable, ContainerFsAvailable]);
@@ -101,8 +102,8 @@ fn a_failed_first_look_uses_up_the_first_pass() {
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     let failed = step(&mut engine, 1, Event::SampleFailed(UnknownReason::Failed));
     assert!(matches!(failed.kind, DecisionKind::NotEvaluated(NotEvaluated::NoSample(UnknownReason::Failed))));
-    let look = Event::Sample(snapshot(node(900, 50, at(2)), &[]));
-    assert_eq!(step(&mut engine, 2, look).evaluation().unwrap().met.len(), 2);
+    let sample = Event::Sample(snapshot(node(900, 50, at(2)), &[]));
+    assert_eq!(step(&mut engine, 2, sample).evaluation().unwrap().met.len(), 2);
 }
 
 #[test]
@@ -111,13 +112,13 @@ fn without_a_layout_nothing_is_decided() {
     step(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
     step(&mut engine, 0, Event::DiskLayout(Err(UnknownReason::Failed)));
     assert!(engine.wants_layout());
-    let look = || Event::Sample(snapshot(node(1, 900, at(1)), &[memory_of("a", 9)]));
-    let decision = step(&mut engine, 1, look());
+    let sample = || Event::Sample(snapshot(node(1, 900, at(1)), &[memory_of("a", 9)]));
+    let decision = step(&mut engine, 1, sample());
     assert!(matches!(decision.kind, DecisionKind::NotEvaluated(NotEvaluated::LayoutUnknown)));
     assert!(decision.conditions.is_empty());
     step(&mut engine, 1, Event::DiskLayout(Ok(DiskLayout::default())));
     assert!(!engine.wants_layout());
-    assert_eq!(victims(&step(&mut engine, 1, look())), [("a", 1)]);
+    assert_eq!(victims(&step(&mut engine, 1, sample())), [("a", 1)]);
 }
 
 #[test]
@@ -129,10 +130,10 @@ fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
     step(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
     step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
-    let look = |seconds| Event::Sample(snapshot(node(1, 900, at(seconds)), &[memory_of("a", 9)]));
-    let first = step(&mut engine, 1, look(1));
+    let sample = |seconds| Event::Sample(snapshot(node(1, 900, at(seconds)), &[memory_of("a", 9)]));
+    let first = step(&mut engine, 1, sample(1));
     assert!(matches!(first.kind, DecisionKind::NotEvaluated(NotEvaluated::LayoutRefused)));
-    let second = step(&mut engine, 2, look(2));
+    let second = step(&mut engine, 2, sample(2));
     assert_eq!(second.evaluation().unwrap().end, EvaluationEnd::CannotRank);
     assert_eq!(second.conditions.len(), 1);
     assert!(victims(&second).is_empty());
@@ -142,24 +143,24 @@ fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
 fn the_same_figures_act_once() {
     let pods = set(vec![pod("a", "1"), pod("b", "1")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
-    let look = |time| {
+    let sample = |time| {
         let usage = [memory_of("a", 9), memory_of("b", 9)];
         Event::Sample(snapshot(node(50, 900, at(time)), &usage))
     };
-    assert_eq!(victims(&step(&mut engine, 5, look(5))).len(), 1);
-    assert!(victims(&step(&mut engine, 6, look(5))).is_empty());
-    assert!(victims(&step(&mut engine, 7, look(4))).is_empty(), "older");
-    assert_eq!(victims(&step(&mut engine, 8, look(5))).len(), 1, "newer than the last");
+    assert_eq!(victims(&step(&mut engine, 5, sample(5))).len(), 1);
+    assert!(victims(&step(&mut engine, 6, sample(5))).is_empty());
+    assert!(victims(&step(&mut engine, 7, sample(4))).is_empty(), "older");
+    assert_eq!(victims(&step(&mut engine, 8, sample(5))).len(), 1, "newer than the last");
 }
 
 #[test]
 fn a_clock_that_goes_back_delays_even_hard_thresholds_and_breaks_nothing() {
     let pods = set(vec![pod("a", "1")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
-    let look = |time| Event::Sample(snapshot(node(50, 900, at(time)), &[memory_of("a", 9)]));
-    assert_eq!(victims(&step(&mut engine, 10, look(10))).len(), 1);
-    assert!(victims(&step(&mut engine, 9, look(11))).is_empty());
-    assert_eq!(victims(&step(&mut engine, 10, look(12))).len(), 1);
+    let sample = |time| Event::Sample(snapshot(node(50, 900, at(time)), &[memory_of("a", 9)]));
+    assert_eq!(victims(&step(&mut engine, 10, sample(10))).len(), 1);
+    assert!(victims(&step(&mut engine, 9, sample(11))).is_empty());
+    assert_eq!(victims(&step(&mut engine, 10, sample(12))).len(), 1);
 }
 
 #[test]
@@ -177,14 +178,14 @@ fn pods_above_their_limits_go_before_any_threshold_but_critical_ones_stay() {
     ]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let used = |uid: &'static str, used| {
-        let figures = PodStatValues { ephemeral_storage_used: Some(used), ..PodStatValues::default() };
-        (uid, figures)
+        let values = PodStatValues { ephemeral_storage_used: Some(used), ..PodStatValues::default() };
+        (uid, values)
     };
     let usage = [used("c", 101), used("critical", 500), used("a", 101), used("unlimited", 999)];
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(1, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("a", 1), ("c", 1)]);
-    let pass = decision.evaluation().unwrap();
-    assert_eq!((pass.end, &pass.critical_pods[..]), (EvaluationEnd::LocalStorage, &[1][..]));
+    let evaluation = decision.evaluation().unwrap();
+    assert_eq!((evaluation.end, &evaluation.critical_pods[..]), (EvaluationEnd::LocalStorage, &[1][..]));
 }
 
 #[test]
@@ -194,11 +195,11 @@ fn ten_thousand_pods_half_without_statistics_and_each_uid_twice() {
     let uids: Vec<_> = (0..5_000).map(uid).collect();
     let usage: Vec<_> = uids.iter().map(|uid| memory_of(uid, 200)).collect();
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
-    let look = snapshot(node(50, 900, at(1)), &usage);
-    let decision = step(&mut engine, 1, Event::Sample(look));
-    let pass = decision.evaluation().unwrap();
-    assert_eq!(pass.ranked.len(), 10_000);
-    let first = &pods.get(pass.ranked[0].pod).unwrap().pod.uid;
+    let sample = snapshot(node(50, 900, at(1)), &usage);
+    let decision = step(&mut engine, 1, Event::Sample(sample));
+    let evaluation = decision.evaluation().unwrap();
+    assert_eq!(evaluation.ranked.len(), 10_000);
+    let first = &pods.get(evaluation.ranked[0].pod).unwrap().pod.uid;
     assert_eq!(&**first, "00002500", "the first uid without statistics");
 }
 
@@ -247,8 +248,8 @@ proptest! {
     ) {
         let mut engine = Engine::new(Policy { local_storage_capacity_isolation: false, ..policy });
         for Input { at, mut event } in inputs {
-            if let Event::Sample(look) = &mut event {
-                Arc::make_mut(look).node = Default::default();
+            if let Event::Sample(sample) = &mut event {
+                Arc::make_mut(sample).node = Default::default();
             }
             let decision = engine.step(Input { at, event });
             prop_assert!(decision.actions.is_empty());

@@ -1,4 +1,4 @@
-//! How the work of a pass grows with the number of pods.
+//! How the work of an evaluation grows with the number of pods.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::Engine;
 /// Those of the smaller node.
 const PODS: u64 = 400;
 
-/// How the figures of the pods stand to their order: sorts have good and bad cases.
+/// How the values of the pods stand to their order: sorts have good and bad cases.
 const USES: [fn(u64, u64) -> u64; 4] = [
     |place, _| place,
     |place, pods| pods - place,
@@ -34,7 +34,7 @@ fn limited(uid: &str) -> Pod {
     Pod { containers: containers.into(), ..pod(uid, "10") }
 }
 
-/// The steps of one pass over a node of so many pods, indexing of its snapshot left out.
+/// The steps of one evaluation over a node of so many pods, indexing of its snapshot left out.
 fn steps_of(
     policy: &Policy,
     memory: u64,
@@ -48,8 +48,8 @@ fn steps_of(
     builder.node(node(memory, disk, at(1)));
     for place in 0..pods {
         let used = Some(uses(place, pods));
-        let figures = PodStatValues { memory_working_set: used, ..PodStatValues::default() };
-        let mut pod = builder.pod(&uid(place), figures);
+        let values = PodStatValues { memory_working_set: used, ..PodStatValues::default() };
+        let mut pod = builder.pod(&uid(place), values);
         for name in ["app", "proxy", "logs"] {
             pod.container(name, ContainerStatValues { logs_used: used, ..ContainerStatValues::default() });
         }
@@ -77,7 +77,7 @@ fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {
     [("kubelet", kubelet), ("enhanced", enhanced)]
 }
 
-/// Checks that a pass over twice the pods takes at most that many times the steps.
+/// Checks that an evaluation over twice the pods takes at most that many times the steps.
 fn grows_by_at_most(
     times: f64,
     policy: &Policy,

@@ -26,7 +26,7 @@ const COLUMNS: [(&str, bool); 7] = [
 /// The first candidates, and all whose turn came.
 pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: Style, out: &mut String) {
     let shown = |(rank, candidate): &(usize, &CandidateRecord)| {
-        *rank < SHOWN || !matches!(candidate.outcome, CandidateOutcome::NotReached)
+        *rank < SHOWN || !matches!(candidate.result, CandidateOutcome::NotReached)
     };
     let chosen: Vec<_> = evaluation.candidates.iter().enumerate().filter(shown).collect();
     rows(&chosen, resource, style, out);
@@ -50,7 +50,7 @@ pub(super) fn rows(
         let unknown = || "?".to_owned();
         let request = candidate.request.as_deref().map(|text| quantity(resource, text));
         let above = candidate.request.as_ref().and(candidate.excess);
-        let tone = match candidate.outcome {
+        let tone = match candidate.result {
             CandidateOutcome::Evicted => Some(Tone::Bad),
             CandidateOutcome::GraceShortened
             | CandidateOutcome::Terminating
@@ -82,7 +82,7 @@ fn signed(resource: Resource, number: i64) -> String {
 }
 
 fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
-    match candidate.outcome {
+    match candidate.result {
         CandidateOutcome::Evicted => "GOES".to_owned(),
         CandidateOutcome::Critical => "critical: skipped".to_owned(),
         CandidateOutcome::Protected => "protected: skipped".to_owned(),
@@ -111,7 +111,7 @@ pub(super) fn victim(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     let next = evaluation.candidates.iter().enumerate().skip(rank + 1).find(|(_, other)| {
-        matches!(other.outcome, CandidateOutcome::Evicted | CandidateOutcome::NotReached) && !other.critical
+        matches!(other.result, CandidateOutcome::Evicted | CandidateOutcome::NotReached) && !other.critical
     });
     lines.push(match next {
         Some((_, next)) => {
@@ -227,7 +227,7 @@ fn excess_reason(
     )
 }
 
-/// The changes of one figure that would each have turned the fate of a candidate, joined by
+/// The changes of one value that would each have turned the fate of a candidate, joined by
 /// "or"; nothing if none would have.
 pub(super) fn margin_changes(resource: Resource, candidate: &CandidateRecord) -> Option<String> {
     let margin = candidate.margin?;
@@ -258,7 +258,7 @@ pub(super) fn margin_sentence(
 ) -> String {
     let rival = pod(&rival.pod);
     let sized = candidate.margin.is_some_and(|margin| margin.sized);
-    match (margin_changes(resource, candidate), candidate.outcome) {
+    match (margin_changes(resource, candidate), candidate.result) {
         (Some(changes), CandidateOutcome::Evicted) if sized => {
             format!("would have ranked behind {rival} with {changes}")
         }
@@ -309,7 +309,7 @@ pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
     format!("{} {}", pod(&refused.pod), refused.why)
 }
 
-/// Why one pod ranks before another if that is for what they are sheltered by, before standing
+/// Why one pod ranks before another if that is for what they are protected by, before standing
 /// and priority are looked at.
 pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
     let (a, b) = (order_of(ahead), order_of(behind));
@@ -327,9 +327,10 @@ pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) ->
 /// The same, among those of the same standing and priority.
 pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
     let bare = |candidate: &CandidateRecord| {
-        candidate.protection.as_ref().is_some_and(|shelter| shelter.without_controller)
+        candidate.protection.as_ref().is_some_and(|protection| protection.without_controller)
     };
-    let hint = |candidate: &CandidateRecord| candidate.protection.as_ref().map_or(0, |shelter| shelter.hint);
+    let hint =
+        |candidate: &CandidateRecord| candidate.protection.as_ref().map_or(0, |protection| protection.hint);
     if bare(ahead) != bare(behind) {
         return Some("the other has no owner to bring it back".to_owned());
     }
@@ -338,10 +339,10 @@ pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecor
 }
 
 fn order_of(candidate: &CandidateRecord) -> EvictionOrder {
-    candidate.protection.as_ref().map_or(EvictionOrder::default(), |shelter| shelter.order)
+    candidate.protection.as_ref().map_or(EvictionOrder::default(), |protection| protection.order)
 }
 
-/// What shelters a pod or puts it forward, for the table.
+/// What protects a pod or puts it forward, for the table.
 pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
     let Some(ProtectionRecord { order: turn, rule, without_controller: bare, hint, ignored_annotations }) =
         &candidate.protection

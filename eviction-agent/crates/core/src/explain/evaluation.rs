@@ -129,8 +129,8 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
 
 /// `EVICT a/b`, `EVICT a/b and c/d`, `EVICT a/b and 3 more, HURRY e/f`; empty if nobody goes.
 fn evicted_pods(evictions: &[EvictionRecord]) -> String {
-    let (hurried, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.shortens_grace);
-    let parts = [("EVICT", chosen), ("HURRY", hurried)];
+    let (shortened, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.shortens_grace);
+    let parts = [("EVICT", chosen), ("HURRY", shortened)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
 }
@@ -170,8 +170,8 @@ fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
         page.lines("goes", [pod(&eviction.pod), format!("  {}", candidates::above_limit(eviction))]);
     }
     if evaluation.candidates.is_empty() {
-        let spared = |name| format!("{} is above its own limits, but critical", pod(name));
-        page.lines("spared", evaluation.critical_pods.iter().map(spared));
+        let critical_pods = |name| format!("{} is above its own limits, but critical", pod(name));
+        page.lines("spared", evaluation.critical_pods.iter().map(critical_pods));
         page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
     }
 }
@@ -184,7 +184,7 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     candidates::table(evaluation, resource, page.style, page.out);
     page.out.push('\n');
     page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
-    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.outcome == CandidateOutcome::Evicted;
+    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.result == CandidateOutcome::Evicted;
     for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(goes) {
         let mut lines = vec![pod(&candidate.pod)];
         let reasons = candidates::victim(evaluation, rank, candidate, resource);
@@ -234,8 +234,8 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
             };
             format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release))
         });
-        let hurried = sizing.shortened.iter().map(|name| format!("; {} is hurried", pod(name)));
-        let detail: String = hurried.chain(victims).collect();
+        let shortened = sizing.shortened.iter().map(|name| format!("; {} is hurried", pod(name)));
+        let detail: String = shortened.chain(victims).collect();
         let rest = match open {
             ..=0 => String::new(),
             open => format!("; {} remain lacking", tell(*open)),

@@ -1,4 +1,4 @@
-//! The story of one pod over all passes.
+//! The story of one pod over all evaluations.
 
 use super::evaluation::TextPage;
 use super::{candidates, oom};
@@ -117,7 +117,7 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
     };
     let name = pod(&own.pod);
     let place = format!("{} of {}", rank + 1, evaluation.candidates.len());
-    let (tone, heading) = match own.outcome {
+    let (tone, heading) = match own.result {
         CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
         CandidateOutcome::Critical => {
             (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped"))
@@ -144,14 +144,14 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
     };
     page.heading(at, tone, &heading);
     candidates::rows(&around(evaluation, rank), resource, page.style, page.out);
-    match own.outcome {
+    match own.result {
         CandidateOutcome::Evicted => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}
         CandidateOutcome::Protected => {
             page.lines("why not", candidates::refusal_of(evaluation, &own.pod).map(|why| format!("it {why}")))
         }
         CandidateOutcome::GraceShortened | CandidateOutcome::Terminating | CandidateOutcome::FailedLately => {
-            let own = evaluation.in_flight.iter().filter(|flight| flight.pod == own.pod);
+            let own = evaluation.in_flight.iter().filter(|in_flight| in_flight.pod == own.pod);
             page.lines("why", own.map(evaluation::in_flight_line));
         }
         CandidateOutcome::Skipped => {
@@ -169,7 +169,7 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
 fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
     let near = rank.saturating_sub(1)..=rank + 1;
     let shown = |(place, candidate): &(usize, &CandidateRecord)| {
-        near.contains(place) || !matches!(candidate.outcome, CandidateOutcome::NotReached)
+        near.contains(place) || !matches!(candidate.result, CandidateOutcome::NotReached)
     };
     evaluation.candidates.iter().enumerate().filter(shown).collect()
 }

@@ -40,12 +40,12 @@ impl Node {
         Self { engine, explainer, text: String::new() }
     }
 
-    fn looks(mut self, looks: &[(i64, u64, u64)]) -> String {
+    fn samples(mut self, samples: &[(i64, u64, u64)]) -> String {
         let usage = [("greedy", 200), ("modest", 250), ("critical", 290), ("odd", 90)]
             .map(|(uid, used)| memory_of(uid, used));
-        for &(seconds, memory, disk) in looks {
-            let look = snapshot(node(memory, disk, at(seconds)), &usage);
-            let decision = step(&mut self.engine, seconds, Event::Sample(look));
+        for &(seconds, memory, disk) in samples {
+            let sample = snapshot(node(memory, disk, at(seconds)), &usage);
+            let decision = step(&mut self.engine, seconds, Event::Sample(sample));
             self.text += &self.explainer.explain(&DecisionRecord::of(&decision));
         }
         self.text + &self.explainer.finish()
@@ -62,27 +62,27 @@ const STORM: [(i64, u64, u64); 6] =
 
 #[test]
 fn a_storm_is_told_pass_by_pass() {
-    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).looks(&STORM));
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).samples(&STORM));
 }
 
 #[test]
 fn a_terminal_gets_colours() {
-    insta::assert_snapshot!(Node::new(Explainer::new(Style::Coloured)).looks(&STORM[..4]).escape_debug());
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Coloured)).samples(&STORM[..4]).escape_debug());
 }
 
 #[test]
 fn a_pod_that_went_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).looks(&STORM));
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).samples(&STORM));
 }
 
 #[test]
 fn a_pod_that_stayed_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).looks(&STORM));
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).samples(&STORM));
 }
 
 #[test]
 fn a_critical_pod_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).looks(&STORM));
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).samples(&STORM));
 }
 
 fn kill() -> OomKill {
@@ -191,8 +191,8 @@ fn kills_belong_to_the_story_of_a_pod() {
     assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
 }
 
-/// The record of a look.
-fn look(memory: u64, disk: u64) -> DecisionRecord {
+/// The record of a sample.
+fn sample(memory: u64, disk: u64) -> DecisionRecord {
     let Node { mut engine, .. } = Node::new(Explainer::default());
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));
     DecisionRecord::of(&decision)
@@ -200,7 +200,7 @@ fn look(memory: u64, disk: u64) -> DecisionRecord {
 
 #[test]
 fn what_was_seen_beside_is_told() {
-    let mut record = look(900, 990);
+    let mut record = sample(900, 990);
     let RecordSubject::Evaluated(evaluation) = &mut record.subject else {
         panic!("no pass");
     };
@@ -248,7 +248,7 @@ fn what_was_seen_beside_is_told() {
     });
     let mut explainer = Explainer::new(Style::Plain);
     let text = explainer.explain(&record);
-    let mut later = look(900, 990);
+    let mut later = sample(900, 990);
     later.unavailable = vec![Signal::PidAvailable];
     let text = text + &explainer.explain(&later) + &explainer.finish();
     insta::assert_snapshot!(text);

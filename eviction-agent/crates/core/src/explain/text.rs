@@ -125,7 +125,7 @@ impl Style {
 
 /// Rows of cells under a heading.
 pub(super) struct Table {
-    /// The columns, and whether each holds figures.
+    /// The columns, and whether each holds values.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<(Vec<String>, Option<Tone>)>,
 }

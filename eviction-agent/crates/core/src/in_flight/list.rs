@@ -37,7 +37,7 @@ pub(crate) enum Eligibility {
     Free,
     /// After all others: it did not go before.
     Last,
-    /// No: it is on its way, gone, or failed to go a moment ago.
+    /// No: it is terminating, gone, or failed to go a moment ago.
     Taken,
 }
 
@@ -134,7 +134,7 @@ impl InFlightEvictions {
         }
     }
 
-    /// Executors begin with one that was chosen, or, where a pass remembers nobody, with a new one.
+    /// Executors begin with one that was chosen, or, where an evaluation remembers nobody, with a new one.
     fn start(&mut self, decision: u64, started: StartedEviction) {
         let uid = &started.pod.uid;
         let is_chosen =
@@ -276,7 +276,7 @@ impl InFlightEvictions {
         self.paused_until().is_some()
     }
 
-    /// Remembers that a pod of a pass goes, unless it is taken. Whether it goes.
+    /// Remembers that a pod of an evaluation goes, unless it is taken. Whether it goes.
     pub(crate) fn begin(
         &mut self,
         pods: &PodSet,
@@ -323,17 +323,17 @@ impl InFlightEvictions {
         stances.max().unwrap_or(Eligibility::Free)
     }
 
-    /// What all of them free, for figures of a time. Given the grace period of a hard threshold,
+    /// What all of them free, for values of a time. Given the grace period of a hard threshold,
     /// those are left out that it would have to hurry.
     pub(crate) fn expected(
         &self,
         signal: Signal,
-        figures: Option<Timestamp>,
+        values: Option<Timestamp>,
         hard: Option<GoDuration>,
     ) -> i64 {
         let now = self.last.unwrap_or_default();
         let in_time = |it: &&InFlightEviction| hard.is_none_or(|grace| !it.can_shorten(now, grace));
-        let amounts = self.known().filter(in_time).map(|it| it.expected(signal, figures));
+        let amounts = self.known().filter(in_time).map(|it| it.expected(signal, values));
         amounts.fold(0, i64::saturating_add)
     }
 
@@ -361,7 +361,7 @@ impl InFlightEvictions {
         })
     }
 
-    /// What pods under way hold by a later look; of two figures the larger one stays. Figures of
+    /// What pods under way hold by a later sample; of two values the larger one stays. Values of
     /// the node and of its pods are not of one moment: a smaller one may be of a time at which
     /// the node was not seen to be better off yet.
     pub(crate) fn update_growth(&mut self, holds: impl Fn(&str) -> Option<[ExpectedRelease; Signal::COUNT]>) {

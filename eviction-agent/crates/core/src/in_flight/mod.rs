@@ -3,15 +3,15 @@
 //! A pod that was chosen is an [`InFlightEviction`]. The engine keeps them, executors tell how far
 //! they have come ([`Event::Executing`]), and the next agent goes on with them as they are.
 //!
-//! With the kubelet's rules the list decides nothing in a pass. It says only how long the control
+//! With the kubelet's rules the list decides nothing in an evaluation. It says only how long the control
 //! loop waits for its victims: see [`Engine::is_waiting`].
 //!
 //! Where evictions are sized, what a pod will free is taken off the deficit, so that nobody else
 //! goes for the same shortage, and the pod is not chosen again.
 //!
 //! - It ends well when the pod leaves the active pods or [`Event::Evicted`] says that it is
-//!   gone. One whose object alone is gone ([`Event::Terminating`]) is still on its way, for what holds the
-//!   memory is there. Figures that are older than that still show what it held: for those its release goes
+//!   gone. One whose object alone is gone ([`Event::Terminating`]) is still terminating, for what holds the
+//!   memory is there. Values that are older than that still show what it held: for those its release goes
 //!   on counting.
 //! - It fails when [`Event::Evicted`] says so: from then on nothing is expected of it. The pod
 //!   is let be for [`RETRY_AFTER`], and goes after all others for [`FAILURE_REMEMBERED`].
@@ -83,7 +83,7 @@ pub struct InFlightEviction {
     /// What it frees, by signal: as of the decision, or more if it grew.
     #[serde(with = "expected")]
     pub expected: [ExpectedRelease; Signal::COUNT],
-    /// How it ended; nothing while the pod is on its way out.
+    /// How it ended; nothing while the pod is terminating.
     #[serde(default)]
     pub ended: Option<Ended>,
     /// The number of the decision that executors carry out.
@@ -205,7 +205,7 @@ impl InFlightEviction {
         }
     }
 
-    /// Whether the pod is on its way out.
+    /// Whether the pod is terminating.
     pub fn is_terminating(&self) -> bool {
         self.ended.is_none()
     }
@@ -230,12 +230,12 @@ impl InFlightEviction {
         Signal::ALL.into_iter().find(|signal| signal.name() == self.signal)
     }
 
-    /// What it will free by its end, for figures of a time: nothing if it failed, or if they
+    /// What it will free by its end, for values of a time: nothing if it failed, or if they
     /// were made without it.
-    pub fn expected(&self, signal: Signal, figures: Option<Timestamp>) -> i64 {
+    pub fn expected(&self, signal: Signal, values: Option<Timestamp>) -> i64 {
         let counts = match self.ended {
             None => true,
-            Some(Ended::Terminated) => !is_unset(figures) && figures < Some(self.since),
+            Some(Ended::Terminated) => !is_unset(values) && values < Some(self.since),
             Some(Ended::Failed(_)) => false,
         };
         if counts { self.release(signal).amount } else { 0 }

@@ -77,9 +77,9 @@ fn but_no_longer_than_its_pod_cleanup_timeout() {
     start(&mut engine, 2, 40, started("a", 40, None));
     step(&mut engine, 100, Event::EvictionsPausedUntil(at(100)));
     assert_eq!((engine.in_flight().len(), engine.is_waiting(at(100))), (1, false));
-    // One that is hurried has the whole time again.
-    let hurried = ExecutorUpdate::Shortened { grace_period_seconds: 1, killing: true };
-    update(&mut engine, 2, 101, hurried);
+    // One that is shortened has the whole time again.
+    let shortened = ExecutorUpdate::Shortened { grace_period_seconds: 1, killing: true };
+    update(&mut engine, 2, 101, shortened);
     assert_eq!(engine.waits_for_victims_until(at(101)), Some(at(131)));
 }
 

@@ -104,10 +104,10 @@ pub struct Pressures {
 impl Pressures {
     /// What is to be said after this decision; `period` is the transition period of its policy.
     pub fn update(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
-        let pass = decision.evaluation();
+        let evaluation = decision.evaluation();
         for condition in CONDITIONS {
             let place = condition as usize;
-            let met = pass.and_then(|pass| worst(pass, condition));
+            let met = evaluation.and_then(|evaluation| worst(evaluation, condition));
             if let Some((_, Severity::Hard)) = met {
                 self.hard_at[place] = Some(decision.at);
             }
@@ -116,7 +116,7 @@ impl Pressures {
             let before = self.now[place];
             let (status, severity, cause) = match raised {
                 Some(raised) => {
-                    let cause = match (pass, met) {
+                    let cause = match (evaluation, met) {
                         (Some(_), Some((line, _))) => Cause::Met { threshold: line },
                         (Some(_), None) if raised.at == decision.at => Cause::Predicted,
                         // Nothing was looked at: what was the case still is, as far as is known.
@@ -158,10 +158,10 @@ impl Pressures {
 }
 
 /// The worst threshold of a condition that is met, the first of several.
-fn worst(pass: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
+fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
-    for met in &pass.met {
-        let Some(line) = pass.threshold(met.threshold) else { continue };
+    for met in &evaluation.met {
+        let Some(line) = evaluation.threshold(met.threshold) else { continue };
         if line.threshold.signal.condition() != condition {
             continue;
         }

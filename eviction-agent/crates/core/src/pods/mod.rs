@@ -1,4 +1,4 @@
-//! The pods of the node, with everything that can be known about one before a pass.
+//! The pods of the node, with everything that can be known about one before an evaluation.
 
 mod protection;
 mod requests;
@@ -19,8 +19,7 @@ pub use protection::{
 };
 pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
 pub(crate) use storage_limits::LeastLimits;
-use storage_limits::LimitedPods;
-pub use storage_limits::{ContainerLimit, EmptyDirLimit, LimitedPod, LocalLimits, NamedLimit};
+pub use storage_limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 
 use crate::pod::{Pod, PodName};
 use crate::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
@@ -57,13 +56,13 @@ impl KnownPod {
     /// Works out the facts. They hold for this policy; another one needs them anew.
     pub fn new(pod: Pod, policy: &Policy) -> Self {
         let (gates, rules) = (policy.gates, &policy.rules);
-        let shelter = PodProtection::of(&pod, rules);
+        let protection = PodProtection::of(&pod, rules);
         Self {
             critical: is_critical(&pod),
             best_effort: is_best_effort(&pod, gates),
             limits: LocalLimits::of(&pod),
-            rank: RankFacts::of(&pod, policy, &shelter),
-            protection: shelter,
+            rank: RankFacts::of(&pod, policy, &protection),
+            protection,
             gates,
             pod_level_requests: rules.pod_level_requests,
             disk_ranking: rules.disk_ranking,
@@ -99,7 +98,7 @@ pub struct RankFacts {
     pub without_controller: bool,
     /// What its annotation asks for among its like, from -100 to 100: lower goes first.
     pub hint: i8,
-    /// A figure that is absent is not known, instead of 0.
+    /// A value that is absent is not known, instead of 0.
     pub absent_is_unknown: bool,
     /// Inodes are held against requested inodes, instead of requested bytes.
     pub inodes_alone: bool,
@@ -112,17 +111,17 @@ pub struct RankFacts {
 }
 
 impl RankFacts {
-    fn of(pod: &Pod, policy: &Policy, shelter: &PodProtection) -> Self {
+    fn of(pod: &Pod, policy: &Policy, protection: &PodProtection) -> Self {
         let rules = &policy.rules;
         let request = |resource: Resource| {
             let level = rules.pod_level_requests;
             Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, level))
         };
         Self {
-            order: shelter.order,
+            order: protection.order,
             priority: pod.priority.unwrap_or(0),
-            without_controller: shelter.without_controller,
-            hint: shelter.hint,
+            without_controller: protection.without_controller,
+            hint: protection.hint,
             absent_is_unknown: rules.without_stats == WithoutStats::BehindExceeding,
             inodes_alone: rules.disk_ranking == DiskRanking::ByWhatIsFreed,
             memory: request(Resource::Memory),
@@ -141,7 +140,7 @@ pub struct PodSet {
     pods: Vec<Arc<KnownPod>>,
     facts: Vec<RankFacts>,
     uid_order: Vec<u32>,
-    limited: LimitedPods,
+    limited: Vec<(u32, LeastLimits)>,
     by_uid: PlacesByUid,
     repeated: Vec<(u32, u32)>,
     volumes: LocalVolumes,
@@ -160,7 +159,9 @@ impl PodSet {
     pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
         let mut set = Self { facts: pods.iter().map(|known| known.rank).collect(), pods, ..Self::default() };
         for (place, known) in (0..).zip(&set.pods) {
-            set.limited.push(place, known);
+            if !known.limits.is_empty() {
+                set.limited.push((place, LeastLimits::of(&known.limits)));
+            }
             match set.by_uid.get(&known.pod.uid) {
                 Some(&first) => set.repeated.push((place, first)),
                 None => {
@@ -211,7 +212,7 @@ impl PodSet {
     }
 
     /// The pods with limits of their local storage, in order.
-    pub fn limited(&self) -> impl ExactSizeIterator<Item = LimitedPod<'_>> {
+    pub(crate) fn limited(&self) -> impl ExactSizeIterator<Item = &(u32, LeastLimits)> {
         self.limited.iter().inspect(|_| step())
     }
 

@@ -46,7 +46,7 @@ pub struct PodProtection {
 }
 
 impl PodProtection {
-    /// What a pod and the rules say. Nobody is sheltered in the kubelet's profile.
+    /// What a pod and the rules say. Nobody is protected in the kubelet's profile.
     ///
     /// The operator's `never` is the last word, then the pod's opt-out. A rule that fits also
     /// beats a pod's wish to go after others, so that nobody escapes `first` by an annotation.

@@ -84,11 +84,11 @@ impl Default for Gates {
 /// The choices of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Which of the thresholds that are met drives a pass.
+    /// Which of the thresholds that are met drives an evaluation.
     pub urgency: Urgency,
     /// How much time a soft eviction grants.
     pub soft_grace: SoftGrace,
-    /// How many pods go in one pass.
+    /// How many pods go in one evaluation.
     pub victims: VictimsPerSync,
     /// Where pods without statistics rank.
     pub without_stats: WithoutStats,
@@ -111,7 +111,7 @@ pub struct Rules {
     pub preferences: Option<Preferences>,
 }
 
-/// Which of the thresholds that are met drives a pass.
+/// Which of the thresholds that are met drives an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// The last one of memory, else the first: `helpers.go: byEvictionPriority`, as far as it
@@ -133,12 +133,12 @@ pub enum SoftGrace {
     },
 }
 
-/// How many pods go in one pass.
+/// How many pods go in one evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimsPerSync {
     /// One. Nothing is known of it afterwards.
     One,
-    /// As many as cover the deficit. Those on their way are remembered, and what they will
+    /// As many as cover the deficit. Those terminating are remembered, and what they will
     /// free is taken off the deficit.
     Sized {
         /// The most of them; a hard threshold may take more if time runs out.
@@ -152,7 +152,7 @@ pub enum WithoutStats {
     /// Before all others.
     First,
     /// As pods within their request, behind those of their priority of which more is known. A
-    /// figure that is absent is not known.
+    /// value that is absent is not known.
     BehindExceeding,
 }
 
@@ -190,7 +190,7 @@ pub enum Plausibility {
     Everything,
     /// Those that can be true. One that is not known for long is reported.
     Plausible {
-        /// In how many passes in a row a signal may be unknown before it is blind.
+        /// In how many evaluations in a row a signal may be unknown before it is unavailable.
         max_unknown: u32,
     },
 }
@@ -200,7 +200,7 @@ pub enum Plausibility {
 pub enum TrendPolicy {
     /// Nobody looks ahead.
     None,
-    /// Figures are followed, and the trend is in every report.
+    /// Values are followed, and the trend is in every report.
     Trend {
         /// What is done about it.
         predict: PredictionMode,

@@ -71,7 +71,7 @@ impl RateLimiter {
         self.entries.iter().skip(self.entries.len().saturating_sub(MOST_COUNTED)).cloned().collect()
     }
 
-    /// Goes on with those of a ledger before this one. Before all else.
+    /// Goes on with those of a rate limiter before this one. Before all else.
     pub(super) fn restore(&mut self, counted: Vec<CountedEviction>) {
         if self.limits.is_empty() {
             return;

@@ -5,7 +5,7 @@
 //! What follows from a pod and the policy alone is its [`PodProtection`](crate::pods::PodProtection), worked out once. What
 //! depends on what happened is the state of the [`EvictionGuard`], of which the engine asks
 //! [`EvictionGuard::refusal`] for each pod whose turn has come. In the kubelet's profile nobody is
-//! sheltered and nothing refused.
+//! protected and nothing refused.
 
 mod limits;
 #[cfg(test)]
@@ -54,7 +54,7 @@ pub struct EvictionRequest {
     pub is_last_resort: bool,
 }
 
-/// Remembers evictions and OOM kills, and refuses by them and by what pods are sheltered by.
+/// Remembers evictions and OOM kills, and refuses by them and by what pods are protected by.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionGuard {
     is_on: bool,
@@ -91,17 +91,17 @@ impl EvictionGuard {
             return None;
         }
         let EvictionRequest { at, motive, is_last_resort: nobody_else } = ask;
-        let shelter = &known.protection;
+        let protection = &known.protection;
         let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
-        match shelter.order {
+        match protection.order {
             EvictionOrder::Never => {
-                return Some(Refusal::ProtectedByRule { rule: shelter.rule.unwrap_or(0) });
+                return Some(Refusal::ProtectedByRule { rule: protection.rule.unwrap_or(0) });
             }
             EvictionOrder::OptedOut if !last_resort => return Some(Refusal::OptedOut),
             EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
         }
         let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
-        if soft && shelter.without_controller && !self.evict_without_controller {
+        if soft && protection.without_controller && !self.evict_without_controller {
             return Some(Refusal::WithoutController);
         }
         self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.rate_limiter.refusal(at, known))
@@ -233,7 +233,7 @@ impl fmt::Display for Refusal {
 /// A pod that does not go although its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPod {
-    /// Its place among the pods of the pass.
+    /// Its place among the pods of the evaluation.
     pub pod: u32,
     /// Why it does not go.
     pub why: Refusal,

@@ -100,7 +100,7 @@ fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
 
 #[derive(Clone, Debug)]
 enum GuardEvent {
-    /// A look finds this much memory.
+    /// A sample finds this much memory.
     Look(u64),
     /// The kernel kills in a pod.
     OomKill(usize),
@@ -163,12 +163,12 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
                     memory.time = None;
                 }
                 let decision = step(&mut engine, seconds, Event::Sample(snapshot(stats, &usage)));
-                let Some(pass) = decision.evaluation() else { continue };
+                let Some(evaluation) = decision.evaluation() else { continue };
                 for action in &decision.actions {
                     let Action::Evict(eviction) = action else { continue };
-                    let known = pass.pods.get(eviction.pod).unwrap();
+                    let known = evaluation.pods.get(eviction.pod).unwrap();
                     let Cause::Threshold { threshold: line } = eviction.cause else { continue };
-                    let is_hard = pass.threshold(line).unwrap().threshold.is_hard();
+                    let is_hard = evaluation.threshold(line).unwrap().threshold.is_hard();
                     may_go(&preferences, known, is_hard)?;
                     let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
                     let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());

@@ -64,14 +64,14 @@ impl Scene {
 
     /// The first pod that goes, if memory is short at this second, and what was refused. It is
     /// gone afterwards.
-    fn look(&mut self, seconds: i64) -> (Option<String>, Vec<(String, Refusal)>) {
+    fn sample(&mut self, seconds: i64) -> (Option<String>, Vec<(String, Refusal)>) {
         let pods = self.set();
         step(&mut self.engine, seconds, Event::Pods(Arc::clone(&pods)));
         let usage: Vec<_> = self.pods.iter().map(|pod| memory_of(&pod.uid, 200)).collect();
-        let look = snapshot(node(50, 5, at(seconds)), &usage);
-        let decision = step(&mut self.engine, seconds, Event::Sample(look));
+        let sample = snapshot(node(50, 5, at(seconds)), &usage);
+        let decision = step(&mut self.engine, seconds, Event::Sample(sample));
         let uid = |place| pods.get(place).unwrap().pod.uid.to_string();
-        let refused = decision.evaluation().map_or(&[][..], |pass| &pass.refused_pods);
+        let refused = decision.evaluation().map_or(&[][..], |evaluation| &evaluation.refused_pods);
         let refused = refused.iter().map(|refused| (uid(refused.pod), refused.why)).collect();
         let victim = victims(&decision).first().map(|(uid, _)| (*uid).to_owned());
         self.pods.retain(|pod| Some(&*pod.uid) != victim.as_deref());
@@ -79,7 +79,7 @@ impl Scene {
     }
 
     fn victim(&mut self, seconds: i64) -> Option<String> {
-        self.look(seconds).0
+        self.sample(seconds).0
     }
 
     fn oom_kill(&mut self, seconds: i64, uid: &str) {
@@ -154,8 +154,8 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
         let mut pod = annotated(owned("a", "rs"), annotations);
         (pod.namespace, pod.priority_class) = (namespace.into(), class.into());
         pod.labels.insert("app", app.into());
-        let shelter = PodProtection::of(&pod, &rules);
-        (shelter.order, shelter.rule)
+        let protection = PodProtection::of(&pod, &rules);
+        (protection.order, protection.rule)
     };
     assert_eq!(turn("prod", "db", "batch", &[]), (EvictionOrder::Never, Some(0)));
     assert_eq!(turn("prod", "web", "batch", &[]), (EvictionOrder::Last, Some(1)));
@@ -172,10 +172,10 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
 #[test]
 fn nobody_is_sheltered_in_the_kubelets_profile() {
     let everything = [(EVICT, "false"), (PRIORITY_HINT, "9"), (DESCHEDULER_PREFER_NO_EVICTION, "")];
-    let shelter = PodProtection::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
+    let protection = PodProtection::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
     assert_eq!(
-        shelter,
-        PodProtection { rate_limit_key: Arc::clone(&shelter.rate_limit_key), ..PodProtection::default() }
+        protection,
+        PodProtection { rate_limit_key: Arc::clone(&protection.rate_limit_key), ..PodProtection::default() }
     );
 }
 
@@ -185,8 +185,8 @@ fn an_owner_without_a_uid_is_known_by_its_name() {
     let mut pod = owned("a", "");
     assert_eq!(PodProtection::of(&pod, &rules).rate_limit_key.owner.as_deref(), Some("default/ReplicaSet/"));
     pod.owner = None;
-    let shelter = PodProtection::of(&pod, &rules);
-    assert_eq!((shelter.rate_limit_key.owner.clone(), shelter.without_controller), (None, true));
+    let protection = PodProtection::of(&pod, &rules);
+    assert_eq!((protection.rate_limit_key.owner.clone(), protection.without_controller), (None, true));
     let consenting = annotated(pod, &[(DESCHEDULER_EVICT, "")]);
     assert!(!PodProtection::of(&consenting, &rules).without_controller);
 }
@@ -195,7 +195,7 @@ fn an_owner_without_a_uid_is_known_by_its_name() {
 fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
     let pods = || vec![annotated(owned("out", "x"), &[(EVICT, "false")])];
     let no = vec![("out".to_owned(), Refusal::OptedOut)];
-    assert_eq!(Scene::hard_memory(&without_limits(), pods()).look(1), (None, no.clone()));
+    assert_eq!(Scene::hard_memory(&without_limits(), pods()).sample(1), (None, no.clone()));
 
     let overriding = Preferences { hard: HardEvictions { override_opt_out: true }, ..without_limits() };
     let mut last = pods();
@@ -215,8 +215,8 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
 
     let soft = soft(MemoryAvailable, "100", 1);
     let mut scene = Scene::new(&overriding, soft, pods());
-    scene.look(0);
-    assert_eq!(scene.look(5), (None, no), "soft");
+    scene.sample(0);
+    assert_eq!(scene.sample(5), (None, no), "soft");
     let disk = hard(NodeFsAvailable, "100");
     let mut scene = Scene::new(&overriding, disk, pods());
     assert_eq!(scene.victim(1), None, "no memory");
@@ -226,8 +226,8 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
 fn bare_pods_never_go_for_a_soft_threshold_unless_told() {
     let go = |preferences: &Preferences, pod: Pod| {
         let mut scene = Scene::new(preferences, soft(MemoryAvailable, "100", 1), vec![pod]);
-        scene.look(0);
-        scene.look(5)
+        scene.sample(0);
+        scene.sample(5)
     };
     let refused = (None, vec![("a".to_owned(), Refusal::WithoutController)]);
     assert_eq!(go(&without_limits(), pod("a", "10")), refused);
@@ -244,7 +244,7 @@ fn a_pod_that_was_just_killed_in_is_left_alone_for_a_while() {
     let preferences = Preferences { cool_down_after_oom_kill: GoDuration::from_secs(60), ..without_limits() };
     let mut scene = Scene::hard_memory(&preferences, vec![owned("hit", "x")]);
     scene.oom_kill(100, "hit");
-    let (victim, refused) = scene.look(130);
+    let (victim, refused) = scene.sample(130);
     let since = at(100);
     let remaining = GoDuration::from_secs(30);
     assert_eq!(
@@ -282,7 +282,7 @@ fn a_deployment_is_not_emptied() {
     assert_eq!([1, 2].map(|seconds| scene.victim(seconds).unwrap()), ["a", "b"]);
     let reached =
         Refusal::Limit { scope: RateLimitScope::Owner, max_evictions: 2, window: GoDuration::from_secs(600) };
-    assert_eq!(scene.look(3), (None, vec![("c".to_owned(), reached)]));
+    assert_eq!(scene.sample(3), (None, vec![("c".to_owned(), reached)]));
     assert_eq!(scene.victim(600), None);
     scene.pods.push(owned("z", "other"));
     assert_eq!(scene.victim(600 + 1).as_deref(), Some("c"), "600 s after the first");

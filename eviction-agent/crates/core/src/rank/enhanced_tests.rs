@@ -31,28 +31,28 @@ fn enhanced(signal: Signal) -> Policy {
     Policy { rules, ..policy(vec![hard(signal, "100%")]) }
 }
 
-/// A pass after reclaim that freed nothing.
-fn look(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, look: Arc<Snapshot>) -> Decision {
+/// An evaluation after reclaim that freed nothing.
+fn sample(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, sample: Arc<Snapshot>) -> Decision {
     let policy = enhanced(signal);
     let mut engine = Engine::new(policy.clone());
     step(&mut engine, 0, Event::Pods(set_by(&policy, pods)));
     step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
-    let decision = step(&mut engine, 1, Event::Sample(Arc::clone(&look)));
+    let decision = step(&mut engine, 1, Event::Sample(Arc::clone(&sample)));
     if decision.awaits_reclaim() {
-        return step(&mut engine, 1, Event::Reclaimed(Ok(look)));
+        return step(&mut engine, 1, Event::Reclaimed(Ok(sample)));
     }
     decision
 }
 
 fn order(decision: &Decision) -> Vec<&str> {
-    let pass = decision.evaluation().unwrap();
-    pass.ranked.iter().map(|candidate| &*pass.pods.get(candidate.pod).unwrap().pod.uid).collect()
+    let evaluation = decision.evaluation().unwrap();
+    evaluation.ranked.iter().map(|candidate| &*evaluation.pods.get(candidate.pod).unwrap().pod.uid).collect()
 }
 
 fn by_memory(pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
     let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
     let seen = snapshot(node(50, 900, at(1)), &usage);
-    let decision = look(MemoryAvailable, DiskLayout::default(), pods, seen);
+    let decision = sample(MemoryAvailable, DiskLayout::default(), pods, seen);
     order(&decision).into_iter().map(str::to_owned).collect()
 }
 
@@ -97,7 +97,7 @@ fn a_figure_that_is_absent_or_absurd_is_not_known() {
     for (uid, used) in [("absurd", u64::MAX), ("zero", 0)] {
         builder.pod(uid, memory_of(uid, used).1);
     }
-    let decision = look(MemoryAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    let decision = sample(MemoryAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
     assert_eq!(order(&decision), ["zero", "absent", "absurd"]);
 }
 
@@ -117,7 +117,7 @@ fn unknown_is_last_among_its_priority_for_process_ids_too() {
     builder.pod("few", processes(1));
     builder.pod("many", processes(50));
     let pods = vec![prioritised("unseen", "1", 0), prioritised("few", "1", 0), prioritised("many", "1", 0)];
-    let decision = look(PidAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    let decision = sample(PidAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
     assert_eq!(order(&decision), ["many", "few", "unseen"]);
 }
 
@@ -156,8 +156,8 @@ fn storage(uid: &str, bytes: &str) -> Pod {
 fn disk(pods: &[(&str, ContainerStatValues)]) -> Arc<Snapshot> {
     let mut builder = SnapshotBuilder::new();
     builder.node(node(900, 5, at(1)));
-    for (uid, figures) in pods {
-        builder.pod(uid, PodStatValues::default()).container("c", *figures);
+    for (uid, values) in pods {
+        builder.pod(uid, PodStatValues::default()).container("c", *values);
     }
     Arc::new(builder.finish())
 }
@@ -176,7 +176,7 @@ fn layers(bytes: u64, inodes: u64) -> ContainerStatValues {
 fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
     let pods = vec![storage("hog", "100Gi"), storage("modest", "0")];
     let seen = disk(&[("hog", layers(1, 40_000)), ("modest", layers(1, 10))]);
-    let decision = look(NodeFsInodesFree, DiskLayout::default(), pods, seen);
+    let decision = sample(NodeFsInodesFree, DiskLayout::default(), pods, seen);
     assert_eq!(order(&decision), ["hog", "modest"]);
     let excess = |candidate: &Candidate| candidate.excess.units_rounded_up();
     let ranked = &decision.evaluation().unwrap().ranked;
@@ -187,20 +187,20 @@ fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
 fn images_of_their_own_evict_nobody() {
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
     let seen = disk(&[("a", layers(900, 900))]);
-    let decision = look(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
-    let pass = decision.evaluation().unwrap();
-    assert_eq!(pass.end, EvaluationEnd::OnlyProtected);
+    let decision = sample(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
+    let evaluation = decision.evaluation().unwrap();
+    assert_eq!(evaluation.end, EvaluationEnd::OnlyProtected);
     assert!(victims(&decision).is_empty());
-    let why: Vec<_> = pass.refused_pods.iter().map(|refused| refused.why).collect();
+    let why: Vec<_> = evaluation.refused_pods.iter().map(|refused| refused.why).collect();
     assert_eq!(why, [Refusal::FreesNothing; 2]);
 }
 
 #[test]
 fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
     let nothing = layers(0, 0);
-    let goes = |pod: Pod, figures: Option<ContainerStatValues>| {
-        let seen: Vec<_> = figures.into_iter().map(|figures| ("a", figures)).collect();
-        let decision = look(NodeFsAvailable, DiskLayout::default(), vec![pod], disk(&seen));
+    let goes = |pod: Pod, values: Option<ContainerStatValues>| {
+        let seen: Vec<_> = values.into_iter().map(|values| ("a", values)).collect();
+        let decision = sample(NodeFsAvailable, DiskLayout::default(), vec![pod], disk(&seen));
         !victims(&decision).is_empty()
     };
     assert!(!goes(storage("a", "0"), Some(nothing)));
@@ -218,7 +218,7 @@ fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
     let empty = VolumeStatValues { used: Some(0), inodes: Some(0) };
     builder.pod("a", PodStatValues::default()).container("c", nothing).volume("scratch", empty);
     let seen = Arc::new(builder.finish());
-    let decision = look(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);
+    let decision = sample(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);
     assert!(victims(&decision).is_empty(), "it was");
 }
 
@@ -258,18 +258,18 @@ proptest! {
     fn the_order_is_strict_and_total(
         measure in measures(),
         pods in prop::collection::vec(any_sheltered(), 0..12),
-        look in any_snapshot(),
+        sample in any_snapshot(),
     ) {
         let pods = set_by(&enhanced(MemoryAvailable), pods);
         let mut scratch = Vec::new();
-        let joined = look.joined(&pods, &mut scratch);
+        let joined = sample.joined(&pods, &mut scratch);
         let mut ranked = Vec::new();
-        super::rank(measure, &pods, &look, joined, &mut ranked);
+        super::rank(measure, &pods, &sample, joined, &mut ranked);
         prop_assert_eq!(ranked.len(), pods.len());
         for (i, a) in ranked.iter().enumerate() {
             for b in &ranked[i + 1..] {
-                prop_assert_eq!(compare(measure, &pods, &look, joined, a, b), Ordering::Less);
-                prop_assert_eq!(compare(measure, &pods, &look, joined, b, a), Ordering::Greater);
+                prop_assert_eq!(compare(measure, &pods, &sample, joined, a, b), Ordering::Less);
+                prop_assert_eq!(compare(measure, &pods, &sample, joined, b, a), Ordering::Greater);
                 let unknown = |one: &Candidate| one.class == super::OverRequestClass::Unknown;
                 let alike = (a.order, a.priority) == (b.order, b.priority);
                 prop_assert!(!(alike && unknown(a) && !unknown(b)), "unknown before known");

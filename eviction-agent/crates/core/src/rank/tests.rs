@@ -13,12 +13,12 @@ use crate::snapshot::NodeStats;
 fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
     let pods = set(pods);
     let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
-    let look = snapshot(NodeStats::default(), &usage);
+    let sample = snapshot(NodeStats::default(), &usage);
     let mut scratch = Vec::new();
-    let joined = look.joined(&pods, &mut scratch);
+    let joined = sample.joined(&pods, &mut scratch);
     let uid = |candidate: &Candidate| pods.get(candidate.pod).unwrap().pod.uid.to_string();
     let mut ranked = Vec::new();
-    rank(measure, &pods, &look, joined, &mut ranked);
+    rank(measure, &pods, &sample, joined, &mut ranked);
     ranked.iter().map(uid).collect()
 }
 
@@ -72,18 +72,18 @@ proptest! {
     fn the_order_is_strict_and_total(
         measure in measures(),
         pods in any_pods(),
-        look in any_snapshot(),
+        sample in any_snapshot(),
     ) {
         let mut scratch = Vec::new();
-        let joined = look.joined(&pods, &mut scratch);
+        let joined = sample.joined(&pods, &mut scratch);
         let mut ranked = Vec::new();
-        rank(measure, &pods, &look, joined, &mut ranked);
+        rank(measure, &pods, &sample, joined, &mut ranked);
         prop_assert_eq!(ranked.len(), pods.len());
         for (i, a) in ranked.iter().enumerate() {
             for b in &ranked[i + 1..] {
-                let order = super::compare(measure, &pods, &look, joined, a, b);
+                let order = super::compare(measure, &pods, &sample, joined, a, b);
                 prop_assert_eq!(order, Ordering::Less);
-                let back = super::compare(measure, &pods, &look, joined, b, a);
+                let back = super::compare(measure, &pods, &sample, joined, b, a);
                 prop_assert_eq!(back, Ordering::Greater);
             }
         }

@@ -101,7 +101,7 @@ impl Measure {
     }
 
     /// What a pod uses, as far as anybody knows: nothing without statistics, and where unknown
-    /// is unknown, nothing if none of the figures that count is there.
+    /// is unknown, nothing if none of the values that count is there.
     pub(crate) fn known_usage(
         self,
         pods: &PodSet,
@@ -143,7 +143,7 @@ impl Measure {
         parts == Parts::default() || stats.is_some_and(empty)
     }
 
-    /// In bytes, inodes or processes; absent figures are 0.
+    /// In bytes, inodes or processes; absent values are 0.
     pub(crate) fn usage(self, pods: &PodSet, place: u32, stats: PodStats<'_>) -> i128 {
         match self {
             Self::Memory => signed(stats.values().memory_working_set),
@@ -159,21 +159,21 @@ impl Measure {
                 parts,
                 volumes,
                 stats,
-                |figures| (figures.rootfs_inodes, figures.logs_inodes),
-                |figures| figures.inodes,
+                |values| (values.rootfs_inodes, values.logs_inodes),
+                |values| values.inodes,
             ),
             Self::Bytes(_) | Self::Memory | Self::Processes => disk_usage(
                 parts,
                 volumes,
                 stats,
-                |figures| (figures.rootfs_used, figures.logs_used),
-                |figures| figures.used,
+                |values| (values.rootfs_used, values.logs_used),
+                |values| values.used,
             ),
         }
     }
 }
 
-/// What figures add up to, and how many there were.
+/// What values add up to, and how many there were.
 #[derive(Clone, Copy, Default)]
 struct UsageSum {
     /// The sum as the kubelet has it.
@@ -229,12 +229,12 @@ fn disk_usage<'a>(
     tally
 }
 
-/// A figure beyond 2^63 − 1 is none.
+/// A value beyond 2^63 − 1 is none.
 fn plausible(figure: Option<u64>) -> Option<i128> {
     i64::try_from(figure?).ok().map(i128::from)
 }
 
-/// Figures beyond 2^63 − 1 turn negative, as in the kubelet.
+/// Values beyond 2^63 − 1 turn negative, as in the kubelet.
 fn signed(figure: Option<u64>) -> i128 {
     i128::from(figure.unwrap_or(0).cast_signed())
 }

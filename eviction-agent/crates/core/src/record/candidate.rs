@@ -24,7 +24,7 @@ pub struct CandidateRecord {
     pub pod: PodName,
     /// What became of it.
     #[serde(rename = "fate")]
-    pub outcome: CandidateOutcome,
+    pub result: CandidateOutcome,
     /// How its usage stands to its request.
     #[serde(rename = "standing")]
     pub class: OverRequestClass,
@@ -42,7 +42,7 @@ pub struct CandidateRecord {
     /// Its place in the order of uids, which decides last.
     #[serde(rename = "tie")]
     pub uid_rank: u32,
-    /// It is critical, and so is passed over.
+    /// It is critical, and so is skipped.
     pub critical: bool,
     /// What protects it or puts it forward, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,10 +73,10 @@ pub enum CandidateOutcome {
     /// Its turn came, but it is protected.
     #[serde(rename = "refused")]
     Protected,
-    /// It was on its way for a soft threshold, and has less time from now on.
+    /// It was terminating for a soft threshold, and has less time from now on.
     #[serde(rename = "hurried")]
     GraceShortened,
-    /// It is on its way already.
+    /// It is terminating already.
     #[serde(rename = "on_its_way")]
     Terminating,
     /// It was to go a moment ago and did not: it is let be.
@@ -100,8 +100,8 @@ impl CandidateRecord {
         let mut scratch = Vec::new();
         let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
-        let spared: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
-        let remembered = |uid: &str| evaluation.in_flight.iter().any(|flight| *flight.pod.uid == *uid);
+        let critical_pods: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
+        let remembered = |uid: &str| evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid);
         let barred = |place| {
             let known = evaluation.pods.get(place);
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
@@ -111,11 +111,12 @@ impl CandidateRecord {
         let sized = || {
             evaluation.deficits.iter().filter(|deficit| Some(deficit.threshold_index) == evaluation.driving)
         };
-        let hurried: BTreeSet<u32> = sized().flat_map(|deficit| deficit.shortened.iter().copied()).collect();
-        let passed_over: BTreeSet<u32> =
+        let shortened: BTreeSet<u32> =
+            sized().flat_map(|deficit| deficit.shortened.iter().copied()).collect();
+        let skipped: BTreeSet<u32> =
             sized().flat_map(|deficit| deficit.skipped.iter().map(|one| one.pod)).collect();
         let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
-            evaluation.in_flight.iter().any(|flight| *flight.pod.uid == *uid && what(flight))
+            evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid && what(in_flight))
         };
         let may_go = |place| !barred(place) && !refused.contains(&place);
         let choice = Choice::new(evaluation, measure, joined, goes, |place| !may_go(place));
@@ -127,17 +128,17 @@ impl CandidateRecord {
             let usage = measure.known_usage(&evaluation.pods, place, &known.rank, stats);
             let fate = match () {
                 () if goes(place) => CandidateOutcome::Evicted,
-                () if spared.contains(&place) => CandidateOutcome::Critical,
+                () if critical_pods.contains(&place) => CandidateOutcome::Critical,
                 () if refused.contains(&place) => CandidateOutcome::Protected,
-                () if hurried.contains(&place) => CandidateOutcome::GraceShortened,
-                () if passed_over.contains(&place) => CandidateOutcome::Skipped,
+                () if shortened.contains(&place) => CandidateOutcome::GraceShortened,
+                () if skipped.contains(&place) => CandidateOutcome::Skipped,
                 () if is(&known.pod.uid, InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
                 () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
                 () => CandidateOutcome::NotReached,
             };
             Some(Self {
                 pod: PodName::of(&known.pod),
-                outcome: fate,
+                result: fate,
                 class: candidate.class,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
@@ -188,7 +189,7 @@ impl NearestRecord {
         let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
         let pod = candidate.pod.clone();
         let rival = candidates.get(margin.against)?.pod.clone();
-        let (stays, goes) = match candidate.outcome {
+        let (stays, goes) = match candidate.result {
             CandidateOutcome::Evicted => (pod.clone(), rival),
             _ => (rival, pod.clone()),
         };

@@ -85,13 +85,13 @@ pub struct InFlightRecord {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum InFlightPhase {
-    /// The pod is on its way out.
+    /// The pod is terminating.
     #[serde(rename = "under_way")]
     Terminating {
         /// How much of its grace period is left.
         remaining_grace: GoDuration,
     },
-    /// It is gone. Until figures are newer than that, what it held counts as on its way.
+    /// It is gone. Until values are newer than that, what it held counts as terminating.
     #[serde(rename = "gone")]
     Terminated {
         /// Since when.
@@ -124,27 +124,27 @@ pub struct ReleaseRecord {
 
 impl InFlightRecord {
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
-        evaluation.in_flight.iter().map(|flight| Self::of(flight, now)).collect()
+        evaluation.in_flight.iter().map(|in_flight| Self::of(in_flight, now)).collect()
     }
 
-    fn of(flight: &InFlightEviction, now: Timestamp) -> Self {
-        let expected = Signal::ALL.map(|of| (of, flight.release(of)));
+    fn of(in_flight: &InFlightEviction, now: Timestamp) -> Self {
+        let expected = Signal::ALL.map(|of| (of, in_flight.release(of)));
         let expected = expected.iter().filter(|(_, release)| release.amount > 0);
         Self {
-            pod: (*flight.pod).clone(),
-            signal: flight.signal,
-            hard: flight.hard,
-            decided_at: flight.decided_at,
-            state: match &flight.ended {
+            pod: (*in_flight.pod).clone(),
+            signal: in_flight.signal,
+            hard: in_flight.hard,
+            decided_at: in_flight.decided_at,
+            state: match &in_flight.ended {
                 None => {
-                    let remaining_grace = flight.remaining_grace(now).unwrap_or_default();
+                    let remaining_grace = in_flight.remaining_grace(now).unwrap_or_default();
                     InFlightPhase::Terminating { remaining_grace }
                 }
-                Some(Ended::Terminated) => InFlightPhase::Terminated { since: flight.since },
+                Some(Ended::Terminated) => InFlightPhase::Terminated { since: in_flight.since },
                 Some(Ended::Failed(Failure::Reported(why))) => {
-                    InFlightPhase::Failed { why: why.clone(), age: flight.age(now) }
+                    InFlightPhase::Failed { why: why.clone(), age: in_flight.age(now) }
                 }
-                Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: flight.age(now) },
+                Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: in_flight.age(now) },
             },
             expected: expected
                 .map(|&(of, release)| ReleaseRecord { of, release: release.amount, basis: release.basis })
@@ -169,11 +169,11 @@ pub struct SizingRecord {
     #[serde(skip_serializing_if = "is_zero")]
     #[serde(rename = "ahead")]
     pub predicted: i64,
-    /// What was available; after node-level reclaim, if there was a look.
+    /// What was available; after node-level reclaim, if there was a sample.
     pub available: i64,
     /// What is lacking.
     pub lacking: i64,
-    /// What pods on their way will free in time.
+    /// What pods terminating will free in time.
     pub in_flight: i64,
     /// What those will free that go now.
     pub chosen: i64,
@@ -206,7 +206,7 @@ pub struct VictimRecord {
     pub basis: Basis,
 }
 
-/// A pod that was passed over.
+/// A pod that was skipped.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SkippedPodRecord {
     /// Who.
@@ -234,7 +234,7 @@ impl SizingRecord {
             let ExpectedRelease { amount: release, basis } = victim.release;
             Some(VictimRecord { pod: name(victim.pod)?, release, basis })
         });
-        let passed_over = deficit.skipped.iter().filter_map(|one| {
+        let skipped = deficit.skipped.iter().filter_map(|one| {
             let ExpectedRelease { amount: release, basis } = one.release;
             let pod = name(one.pod)?;
             Some(SkippedPodRecord { pod, why: one.why, release, basis, remaining: one.remaining })
@@ -253,7 +253,7 @@ impl SizingRecord {
             end: deficit.end,
             victims: victims.collect(),
             shortened: deficit.shortened.iter().filter_map(|&place| name(place)).collect(),
-            skipped: passed_over.collect(),
+            skipped: skipped.collect(),
         })
     }
 }

@@ -13,9 +13,9 @@ use crate::snapshot::NO_STATS;
 use crate::units::Nanos;
 
 /// By how much a candidate missed the other side of the choice: for one that goes, what would
-/// have left it alone; for one that stays, what would have made it go. Each figure is the
-/// smallest change of that figure alone, in whole units, all others being as they are; less is
-/// negative. Absent where no change of that figure would have done.
+/// have left it alone; for one that stays, what would have made it go. Each value is the
+/// smallest change of that value alone, in whole units, all others being as they are; less is
+/// negative. Absent where no change of that value would have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MarginRecord {
     /// Against whom: the place in the list of candidates of the first that stays, or of the
@@ -113,14 +113,14 @@ impl<'a> Choice<'a> {
 
 /// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
 fn is_skipped(evaluation: &Evaluation, place: u32) -> bool {
-    let mut passed_over = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
-    passed_over.any(|one| one.pod == place)
+    let mut skipped = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
+    skipped.any(|one| one.pod == place)
 }
 
 /// The highest priority that a user's priority class can have; above are the system's own.
 const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
 
-/// A ranked pod with the figures that its key was made of.
+/// A ranked pod with the values that its key was made of.
 #[derive(Clone, Copy, Debug)]
 struct WhatIf {
     /// How it was measured.
@@ -133,8 +133,8 @@ struct WhatIf {
     usage: Option<i128>,
 }
 
-/// The smallest change of one figure, all others as they are, by which a pod changes sides
-/// with a rival. In whole units; `None` where no change of that figure would do.
+/// The smallest change of one value, all others as they are, by which a pod changes sides
+/// with a rival. In whole units; `None` where no change of that value would do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
     /// Of what it uses.

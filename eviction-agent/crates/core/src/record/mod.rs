@@ -217,7 +217,7 @@ impl EvaluationRecord {
             reclaim: reclaim.collect(),
             nearest: NearestRecord::of(&candidates),
             candidates,
-            critical_pods: spared(evaluation),
+            critical_pods: critical_pods(evaluation),
             refused_pods: RefusedPodRecord::all(evaluation),
             evictions: evictions.collect(),
             unknown_volumes: evaluation.unknown_volumes,
@@ -240,7 +240,7 @@ impl EvaluationRecord {
 }
 
 /// Each once, though its turn may have come for several thresholds.
-fn spared(evaluation: &Evaluation) -> Vec<PodName> {
+fn critical_pods(evaluation: &Evaluation) -> Vec<PodName> {
     let mut told = BTreeSet::new();
     let places = evaluation.critical_pods.iter().filter(|&&place| told.insert(place));
     places.filter_map(|&place| Some(PodName::of(&evaluation.pods.get(place)?.pod))).collect()

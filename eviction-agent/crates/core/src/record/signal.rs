@@ -27,7 +27,7 @@ pub struct SignalRecord {
     /// What there is in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<i64>,
-    /// How old the figures are.
+    /// How old the values are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<GoDuration>,
     /// Where they came from.
@@ -83,7 +83,7 @@ pub struct MetRecord {
     /// It is only about to be met, and the policy acts on that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_prediction: bool,
-    /// Its figures are no newer than those of the last evaluation, so that it does not act.
+    /// Its values are no newer than those of the last evaluation, so that it does not act.
     pub stale: bool,
     /// It drives the evaluation.
     #[serde(rename = "handled")]
@@ -278,7 +278,7 @@ impl DeficitRecord {
     }
 }
 
-/// The node's memory by every measure, whichever decides. Bytes; a figure that is absent is
+/// The node's memory by every measure, whichever decides. Bytes; a value that is absent is
 /// one that the node does not have, or one that is named in `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryRecord {
@@ -315,12 +315,12 @@ pub struct MemoryRecord {
     /// Whether what else thresholds of memory ask for is there.
     #[serde(rename = "gate")]
     pub conditions: MemoryConditions,
-    /// Figures that should be there and are not, and why.
+    /// Values that should be there and are not, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownValue>,
 }
 
-/// A figure that is not known.
+/// A value that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownValue {
     /// Which.
@@ -357,7 +357,7 @@ pub enum ProposalRecord {
         /// When it takes effect in any case; absent if only by hand.
         #[serde(skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
-        /// Pods that it would evict now, if it was held against a look yet.
+        /// Pods that it would evict now, if it was held against a sample yet.
         would_evict: Vec<PodName>,
         /// Garbage that it would collect first.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -386,7 +386,7 @@ impl MemoryRecord {
         let available = memory.and_then(|memory| memory.available);
         let percent = |hundredths: Reading<u64>| hundredths.known().map(|share| share as f64 / 100.0);
         let mut unknown = Vec::new();
-        let figures = [
+        let values = [
             ("mem_available", why(mem_available)),
             ("active_file", why(active_file)),
             ("some_avg10", why(some_avg10)),
@@ -395,7 +395,7 @@ impl MemoryRecord {
             ("swap_used", why(swap_used)),
             ("swap_total", why(swap_total)),
         ];
-        for (figure, why) in figures {
+        for (figure, why) in values {
             unknown.extend(why.map(|why| UnknownValue { value: figure, why }));
         }
         Some(Self {

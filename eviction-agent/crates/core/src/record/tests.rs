@@ -18,8 +18,8 @@ fn under_pressure() -> (Engine, Decision) {
     ]);
     let mut engine = engine(policy, &pods);
     let usage = [memory_of("greedy", 200), memory_of("modest", 250), memory_of("critical", 90)];
-    let look = snapshot(node(50, 900, at(1)), &usage);
-    let decision = step(&mut engine, 3, Event::Sample(look));
+    let sample = snapshot(node(50, 900, at(1)), &usage);
+    let decision = step(&mut engine, 3, Event::Sample(sample));
     (engine, decision)
 }
 

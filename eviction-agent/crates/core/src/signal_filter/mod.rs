@@ -1,8 +1,8 @@
 //! What is seen of the node, and what of it is believed.
 //!
-//! From the figures of a look to observations: by the measure of memory that the policy
+//! From the values of a sample to observations: by the measure of memory that the policy
 //! chose, without readings that cannot be true, with what else thresholds of memory ask for,
-//! and with where the figures are going. In the kubelet's profile all of it is as read.
+//! and with where the values are going. In the kubelet's profile all of it is as read.
 
 mod plausibility;
 #[cfg(test)]
@@ -23,21 +23,21 @@ use crate::trend::{Eta, PodTrends, Slope, Trend};
 pub use crate::trend::{Growing, PodGrowth};
 use crate::units::GoDuration;
 
-/// What is remembered of former looks.
+/// What is remembered of former samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignalFilter {
     plausibility: PlausibilityFilter,
-    /// In how many looks in a row each signal was not known.
+    /// In how many samples in a row each signal was not known.
     unknown_for: [u32; Signal::COUNT],
-    /// Signals of which there ever was a figure, or an error in its place. What a node does not
-    /// have at all nobody watches, and nobody is blind to.
+    /// Signals of which there ever was a value, or an error in its place. What a node does not
+    /// have at all nobody watches, and nobody is unavailable to.
     reported: SignalSet,
     trends: [Trend; Signal::COUNT],
     pods: PodTrends,
     oom_killed: bool,
 }
 
-/// What a look saw beside the observations.
+/// What a sample saw beside the observations.
 #[derive(Clone, Debug, Default)]
 pub struct SignalContext {
     /// Whether what else thresholds of memory ask for is there.
@@ -60,12 +60,12 @@ impl SignalFilter {
         self.pods.reserve();
     }
 
-    /// The kernel killed a process for lack of memory: after that a figure may be anything.
+    /// The kernel killed a process for lack of memory: after that a value may be anything.
     pub(crate) fn note_oom_kill(&mut self) {
         self.oom_killed = true;
     }
 
-    /// Takes in a look; what it has to say beside the observations goes to `seen`.
+    /// Takes in a sample; what it has to say beside the observations goes to `seen`.
     pub(crate) fn observe(
         &mut self,
         at: Timestamp,
@@ -111,7 +111,7 @@ impl SignalFilter {
         observations
     }
 
-    /// There was to be a look, but it failed: no signal is known.
+    /// There was to be a sample, but it failed: no signal is known.
     pub(crate) fn sample_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
         match rules.plausibility {
             Plausibility::Everything => SignalSet::EMPTY,
@@ -119,7 +119,7 @@ impl SignalFilter {
         }
     }
 
-    /// The look after node-level reclaim, which belongs to the look before it: nothing is
+    /// The sample after node-level reclaim, which belongs to the sample before it: nothing is
     /// learned from it, and what cannot be true is not known.
     pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
         let mut observations = observe(node, rules.memory.measure);
@@ -129,7 +129,7 @@ impl SignalFilter {
         observations
     }
 
-    /// Whether a signal that thresholds ask for is not known, but may be by the next look.
+    /// Whether a signal that thresholds ask for is not known, but may be by the next sample.
     pub(crate) fn awaits(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
         let Plausibility::Plausible { max_unknown } = rules.plausibility else { return false };
         thresholds
@@ -138,7 +138,7 @@ impl SignalFilter {
     }
 
     /// Counts looks in which signals that thresholds ask for were not known, and returns those
-    /// with so many in a row that they are blind.
+    /// with so many in a row that they are unavailable.
     fn count_unknown(
         &mut self,
         is_known: impl Fn(Signal) -> bool,
@@ -198,7 +198,7 @@ pub fn available(
         Reading::Unknown(why) => return Reading::Unknown(why),
     };
     Reading::Known(match measure {
-        // Figures of two moments may add up to more than there is.
+        // Values of two moments may add up to more than there is.
         MemoryMeasure::WorkingSetMinusActiveFile => {
             by_working_set.saturating_add(figure).min(capacity.max(by_working_set))
         }

@@ -1,6 +1,6 @@
 //! Readings that parse but cannot be true.
 //!
-//! One such figure evicts pods for nothing, so it counts as not known. What is refused for
+//! One such value evicts pods for nothing, so it counts as not known. What is refused for
 //! differing too much from what was believed before is believed once it lasts: a node may
 //! really have got more memory, or have lost its disk.
 
@@ -97,7 +97,7 @@ struct Probation {
 }
 
 impl PlausibilityFilter {
-    /// Takes what cannot be true out of a look's observations. `explained`: something happened
+    /// Takes what cannot be true out of a sample's observations. `explained`: something happened
     /// after which memory may be anything.
     pub(super) fn reject(
         &mut self,
@@ -121,7 +121,7 @@ impl PlausibilityFilter {
         }
     }
 
-    /// The same for another look at what was believed, which changes nothing.
+    /// The same for another sample of what was believed, which changes nothing.
     pub(super) fn recheck(&self, node: &NodeStats, explained: bool, observations: &mut Observations) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
@@ -195,7 +195,7 @@ fn follows(seen: Observation, before: Option<Observation>, explained: bool) -> R
     Ok(())
 }
 
-/// Whether the kernel's other figures agree that there is next to no memory.
+/// Whether the kernel's other values agree that there is next to no memory.
 fn is_confirmed_by_kernel(node: &NodeStats, seen: Observation) -> bool {
     let detail = &node.memory_detail;
     let little = |available: u64| i128::from(available) < i128::from(seen.capacity) / i128::from(FAR);

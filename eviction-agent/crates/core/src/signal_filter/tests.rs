@@ -28,7 +28,7 @@ fn watching(policy: Policy) -> Engine {
     engine(policy, &set(vec![pod("greedy", "10")]))
 }
 
-fn look(engine: &mut Engine, seconds: i64, node: NodeStats) -> Decision {
+fn sample(engine: &mut Engine, seconds: i64, node: NodeStats) -> Decision {
     step(engine, seconds, Event::Sample(snapshot(node, &[memory_of("greedy", 500)])))
 }
 

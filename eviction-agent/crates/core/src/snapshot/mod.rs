@@ -1,4 +1,4 @@
-//! One look at the node and its pods.
+//! One sample of the node and its pods.
 //!
 //! A snapshot of ten thousand pods is a handful of flat arrays: building it into an old one
 //! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`], and
@@ -11,7 +11,6 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use builder::OptionalValues;
 pub use builder::{
     ContainerStatValues, PodBuilder, PodStatValues, SnapshotBuilder, SnapshotPool, VolumeStatValues,
 };
@@ -22,10 +21,10 @@ use crate::reading::Reading;
 use crate::time::Timestamp;
 use crate::work::step;
 
-/// One look at the node and its pods.
+/// One sample of the node and its pods.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The node's own figures.
+    /// The node's own values.
     pub node: NodeStats,
     text: String,
     pods: Vec<PodEntry>,
@@ -46,19 +45,19 @@ struct PodEntry {
     uid: Span,
     containers: (u32, u32),
     volumes: (u32, u32),
-    values: OptionalValues<4>,
+    values: PodStatValues,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ContainerEntry {
     name: Span,
-    values: OptionalValues<5>,
+    values: ContainerStatValues,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct VolumeEntry {
     name: Span,
-    values: OptionalValues<2>,
+    values: VolumeStatValues,
 }
 
 impl Snapshot {
@@ -104,9 +103,9 @@ impl<'a> PodStats<'a> {
         self.snapshot.text(self.entry.uid)
     }
 
-    /// The pod's own figures.
+    /// The pod's own values.
     pub fn values(self) -> PodStatValues {
-        PodStatValues::unpack(self.entry.values)
+        self.entry.values
     }
 
     /// The containers, in order, whatever their kind.
@@ -147,9 +146,9 @@ impl<'a> ContainerStats<'a> {
         is_named(self.text, self.entry.name, name)
     }
 
-    /// Its figures.
+    /// Its values.
     pub fn values(self) -> ContainerStatValues {
-        ContainerStatValues::unpack(self.entry.values)
+        self.entry.values
     }
 }
 
@@ -172,9 +171,9 @@ impl<'a> VolumeStats<'a> {
         is_named(self.text, self.entry.name, name)
     }
 
-    /// Its figures.
+    /// Its values.
     pub fn values(self) -> VolumeStatValues {
-        VolumeStatValues::unpack(self.entry.values)
+        self.entry.values
     }
 }
 
@@ -210,7 +209,7 @@ impl Joined {
 }
 
 impl Snapshot {
-    /// Looks up whose statistics these are, once for all that is done with the snapshot. A
+    /// Samples up whose statistics these are, once for all that is done with the snapshot. A
     /// pass that needs to know and finds another set of pods, or none, looks up for itself.
     pub fn index(&mut self, pods: &Arc<PodSet>) {
         let mut stats = std::mem::take(&mut self.joined.stats);
@@ -244,7 +243,7 @@ impl Snapshot {
     }
 }
 
-/// Where a figure came from: a place in the list of sources that the agent keeps.
+/// Where a value came from: a place in the list of sources that the agent keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SourceId(pub u8);
 
@@ -273,7 +272,7 @@ pub struct NodeStats {
 }
 
 /// The other measures of the node's memory, and what may be asked for beside one of them. Each
-/// figure stands for itself; they are as old as those of `memory`.
+/// value stands for itself; they are as old as those of `memory`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDetail {
     /// `MemAvailable` of /proc/meminfo, the kernel's own estimate, in bytes.

@@ -10,9 +10,9 @@ fn used(bytes: u64) -> VolumeStatValues {
 }
 
 fn filled(mut builder: SnapshotBuilder) -> Snapshot {
-    let figures = PodStatValues { process_count: Some(u64::MAX), ..PodStatValues::default() };
+    let values = PodStatValues { process_count: Some(u64::MAX), ..PodStatValues::default() };
     builder
-        .pod("a", figures)
+        .pod("a", values)
         .volume("v", used(1))
         .container("c", ContainerStatValues { logs_inodes: Some(0), ..ContainerStatValues::default() });
     builder.pod("b", PodStatValues::default()).volume("w", used(2));
@@ -81,19 +81,19 @@ fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
 #[test]
 fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
     let mut spare = SnapshotPool::default();
-    let look = |spare: &mut SnapshotPool| {
+    let sample = |spare: &mut SnapshotPool| {
         let snapshot = filled(spare.begin());
         spare.share(snapshot)
     };
     let place = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
-    let first = look(&mut spare);
+    let first = sample(&mut spare);
     let before = place(&first);
     spare.recycle(first);
-    let second = look(&mut spare);
+    let second = sample(&mut spare);
     assert_eq!(place(&second), before);
     let kept = Arc::clone(&second);
     spare.recycle(second);
-    let third = look(&mut spare);
+    let third = sample(&mut spare);
     assert_ne!(place(&third), before);
     assert_eq!(kept.len(), 3);
 }

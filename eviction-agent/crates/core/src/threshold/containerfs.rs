@@ -21,7 +21,7 @@ pub(super) struct Replacement {
     pub(super) index: usize,
     /// What counts instead.
     pub(super) by: Option<Threshold>,
-    /// Whether the pass that learns the layout sees it already.
+    /// Whether the evaluation that learns the layout sees it already.
     pub(super) at_once: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Replacement {
 /// imagefs. It takes the place of the last such threshold that the user gave, and is
 /// appended if there is none. Without a source the user's threshold is lost.
 ///
-/// The pass that learns the layout walks the list of before, and sees of this only what the
+/// The evaluation that learns the layout walks the list of before, and sees of this only what the
 /// kubelet writes before its list moves: it moves when there is no `room` to append.
 pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> Derived {
     let (available, inodes_free) = match layout.arrangement() {

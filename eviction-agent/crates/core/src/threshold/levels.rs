@@ -1,4 +1,4 @@
-//! The thresholds of one signal as plain figures: what the loop needs to know how far a line is,
+//! The thresholds of one signal as plain values: what the loop needs to know how far a line is,
 //! without asking the engine.
 
 use crate::policy::Policy;
@@ -31,7 +31,7 @@ impl ThresholdLevels {
         )
     }
 
-    /// Whether a threshold may be met or held by its minimum reclaim: then a pass may rank pods.
+    /// Whether a threshold may be met or held by its minimum reclaim: then an evaluation may rank pods.
     pub fn may_be_met(&self, available: i64) -> bool {
         self.0.iter().any(|line| available < line.resolved_at)
     }

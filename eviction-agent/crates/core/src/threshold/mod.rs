@@ -1,4 +1,4 @@
-//! Which thresholds are met, since when, and which of them may evict in this pass.
+//! Which thresholds are met, since when, and which of them may evict in this evaluation.
 
 mod containerfs;
 mod levels;
@@ -25,7 +25,7 @@ use crate::units::{GoDuration, Limit, Nanos, ThresholdValue};
 /// Room for the four derived thresholds is left in the numbers that name thresholds.
 const MOST: usize = 250;
 
-/// All thresholds of a node and their state between passes.
+/// All thresholds of a node and their state between evaluations.
 ///
 /// Thresholds are named by their place in [`Thresholds::all`]. Lists of them keep the order
 /// of the configuration, with those that only minimum reclaim keeps behind the others; where
@@ -34,9 +34,9 @@ const MOST: usize = 250;
 pub struct Thresholds {
     /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
     all: Arc<[ResolvedThreshold]>,
-    /// What the next pass looks at.
+    /// What the next evaluation looks at.
     visible: Arc<[u8]>,
-    /// What counts from the pass after it on.
+    /// What counts from the evaluation after it on.
     effective: Arc<[u8]>,
     before: Vec<Met>,
     last: Observations,
@@ -55,7 +55,7 @@ pub struct Met {
     pub by_prediction: bool,
     /// Its grace period is over.
     pub grace_period_over: bool,
-    /// It is ripe, and its figures are newer than those of the last pass: it may evict.
+    /// It is ripe, and its values are newer than those of the last evaluation: it may evict.
     pub may_evict: bool,
 }
 
@@ -78,7 +78,7 @@ impl Thresholds {
         &self.all
     }
 
-    /// The places of those that the next pass looks at.
+    /// The places of those that the next evaluation looks at.
     pub fn visible(&self) -> &Arc<[u8]> {
         &self.visible
     }
@@ -109,7 +109,7 @@ impl Thresholds {
         self.effective = effective.into_iter().flatten().collect();
     }
 
-    /// Lets the next pass see all thresholds that count.
+    /// Lets the next evaluation see all thresholds that count.
     pub(crate) fn show_all(&mut self) {
         self.visible = Arc::clone(&self.effective);
     }
@@ -172,7 +172,7 @@ impl Thresholds {
         self.all.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
     }
 
-    /// Those that a pass over these observations would find met, whatever their grace period.
+    /// Those that an evaluation over these observations would find met, whatever their grace period.
     pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
         let visible = self.visible.iter().filter(|&&place| self.all[usize::from(place)].is_met(seen));
         let kept =
@@ -181,7 +181,7 @@ impl Thresholds {
         visible.chain(kept).map(|&place| (place, &self.all[usize::from(place)]))
     }
 
-    /// Those that the last pass found met, as far as they are known by their value.
+    /// Those that the last evaluation found met, as far as they are known by their value.
     pub(crate) fn met_since(&self) -> impl Iterator<Item = MetSince> {
         self.before.iter().map(|met| {
             let threshold = &self.line(*met).threshold;
@@ -240,7 +240,7 @@ impl Thresholds {
         Self { before, last: self.last, ..new }
     }
 
-    /// Takes the next figures for new ones, whatever their time.
+    /// Takes the next values for new ones, whatever their time.
     pub(crate) fn forget_observations(&mut self) {
         self.last = Observations::default();
     }

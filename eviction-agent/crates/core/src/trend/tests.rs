@@ -73,7 +73,7 @@ fn a_flood_of_samples_still_spans_some_time() {
 }
 
 proptest! {
-    /// Whatever figures come at whatever times.
+    /// Whatever values come at whatever times.
     #[test]
     fn it_is_a_number_or_nothing(samples in prop::collection::vec((time(), any::<i64>()), 0..40)) {
         let mut trend = Trend::default();

@@ -8,7 +8,7 @@ use num_bigint::{BigInt, BigUint, Sign};
 use crate::units::Quantity;
 
 /// Sums whose digits would span more than this keep only the larger operand: the kubelet
-/// would need gigabytes for `1e2000000000 + 1`, and no node has figures of that kind.
+/// would need gigabytes for `1e2000000000 + 1`, and no node has values of that kind.
 const MAX_SPAN: i64 = 20_000;
 
 /// `±magnitude × 10^exponent`. The magnitude has no trailing decimal zeros.
@@ -218,17 +218,17 @@ fn shifted(magnitude: &BigUint, by: i64) -> BigUint {
 }
 
 /// A quantity in billionths, the finest that Kubernetes has. Beyond ±1.7 × 10^29 units it
-/// is [`Nanos::MAX`] or [`Nanos::MIN`], which lie beyond every figure of a node, so that a
-/// comparison with a figure is exact all the same.
+/// is [`Nanos::MAX`] or [`Nanos::MIN`], which lie beyond every value of a node, so that a
+/// comparison with a value is exact all the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(i128);
 
 impl Nanos {
     /// Nothing.
     pub const ZERO: Self = Self(0);
-    /// More than any figure.
+    /// More than any value.
     pub const MAX: Self = Self(i128::MAX);
-    /// Less than any figure.
+    /// Less than any value.
     pub const MIN: Self = Self(i128::MIN);
 
     /// A whole number of units.

@@ -183,7 +183,7 @@ impl Amount {
     fn minus(&self, other: &Self) -> Self {
         if let (Self::Scaled { value: a, scale: x }, Self::Scaled { value: b, scale: y }) =
             (self, other)
-            // Go negates without a look at the smallest number, which stays what it is.
+            // Go negates without a sample of the smallest number, which stays what it is.
             && let Some((value, scale)) = add_scaled((*a, *x), (b.wrapping_neg(), *y))
         {
             return Self::Scaled { value, scale };

@@ -1,4 +1,4 @@
-//! Whom the pipeline would let go, and when nobody may without another look.
+//! Whom the pipeline would let go, and when nobody may without another sample.
 
 use std::sync::Arc;
 
@@ -37,16 +37,16 @@ fn two() -> Vec<Pod> {
     vec![pod("a", "50"), pod("b", "50")]
 }
 
-fn look(available: u64) -> Arc<Snapshot> {
+fn sample(available: u64) -> Arc<Snapshot> {
     snapshot(node(available, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)])
 }
 
-fn standing(engine: &Engine, look: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
-    engine.kill_order(at(1), look, 500)
+fn standing(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
+    engine.kill_order(at(1), sample, 500)
 }
 
 fn refused(policy: Policy, pods: Vec<Pod>) -> NotArmedReason {
-    standing(&with(policy, pods), &look(300)).unwrap_err()
+    standing(&with(policy, pods), &sample(300)).unwrap_err()
 }
 
 #[test]
@@ -55,12 +55,12 @@ fn it_is_the_decision_that_a_crossing_brings() {
         [policy(vec![hard(MemoryAvailable, LINE)]), enhanced(vec![hard(MemoryAvailable, LINE)], |_| ())]
     {
         let mut engine = with(policy, two());
-        step(&mut engine, 1, Event::Sample(look(300)));
-        let verdict = standing(&engine, &look(300)).unwrap();
+        step(&mut engine, 1, Event::Sample(sample(300)));
+        let verdict = standing(&engine, &sample(300)).unwrap();
         assert_eq!(&*verdict.victim.pod.uid, "a");
         assert_eq!((verdict.headroom(), verdict.max_working_set()), (200, 900));
         // Nothing has happened: the same again.
-        assert_eq!(&*standing(&engine, &look(300)).unwrap().victim.pod.uid, "a");
+        assert_eq!(&*standing(&engine, &sample(300)).unwrap().victim.pod.uid, "a");
         // A real crossing.
         let crossed = snapshot(node(99, 900, at(2)), &[memory_of("a", 300), memory_of("b", 200)]);
         let decision = step(&mut engine.clone(), 2, Event::Sample(crossed));
@@ -76,7 +76,7 @@ fn it_is_the_decision_that_a_crossing_brings() {
 fn off_unless_asked_for() {
     let policy = policy(vec![hard(MemoryAvailable, LINE)]);
     let pods = set_by(&policy, two());
-    assert_eq!(standing(&engine(policy, &pods), &look(300)).unwrap_err(), NotArmedReason::Off);
+    assert_eq!(standing(&engine(policy, &pods), &sample(300)).unwrap_err(), NotArmedReason::Off);
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn never_for_a_soft_threshold() {
     // A soft one beside a hard one changes nothing, met or not.
     let both = policy(vec![hard(MemoryAvailable, LINE), soft(MemoryAvailable, "400", 30)]);
     let mut engine = with(both, two());
-    step(&mut engine, 1, Event::Sample(look(300)));
-    let verdict = standing(&engine, &look(300)).unwrap();
+    step(&mut engine, 1, Event::Sample(sample(300)));
+    let verdict = standing(&engine, &sample(300)).unwrap();
     assert_eq!(verdict.threshold, 100);
 }
 
 #[test]
 fn the_nearest_of_several_lines_is_guarded() {
     let lines = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
-    assert_eq!(standing(&with(policy(lines), two()), &look(300)).unwrap().threshold, 200);
+    assert_eq!(standing(&with(policy(lines), two()), &sample(300)).unwrap().threshold, 200);
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn only_near_a_line_and_before_it() {
         (99, NotArmedReason::ThresholdMet),
         (0, NotArmedReason::ThresholdMet),
     ] {
-        assert_eq!(standing(&engine, &look(available)).unwrap_err(), expected, "{available}");
+        assert_eq!(standing(&engine, &sample(available)).unwrap_err(), expected, "{available}");
     }
-    assert!(standing(&engine, &look(600)).is_ok() && standing(&engine, &look(101)).is_ok());
+    assert!(standing(&engine, &sample(600)).is_ok() && standing(&engine, &sample(101)).is_ok());
     let blind = NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(300, 900, at(1)) };
     let unknown = standing(&engine, &snapshot(blind, &[memory_of("a", 300)])).unwrap_err();
     assert_eq!(unknown, NotArmedReason::Unknown(UnknownReason::Failed));
@@ -138,7 +138,7 @@ fn never_a_critical_pod() {
     let lines = || policy(vec![hard(MemoryAvailable, LINE)]);
     let all = vec![critical("a"), critical("b")];
     assert_eq!(refused(lines(), all), NotArmedReason::NoCandidate(EvaluationEnd::OnlyCritical));
-    let verdict = standing(&with(lines(), vec![critical("a"), pod("b", "50")]), &look(300)).unwrap();
+    let verdict = standing(&with(lines(), vec![critical("a"), pod("b", "50")]), &sample(300)).unwrap();
     assert_eq!(&*verdict.victim.pod.uid, "b", "as the pipeline says");
 }
 
@@ -153,9 +153,9 @@ fn never_a_pod_that_opts_out_in_either_profile() {
     let lines = || vec![hard(MemoryAvailable, LINE)];
     let pods = || vec![opted_out("a"), pod("b", "50")];
     assert_eq!(refused(policy(lines()), pods()), NotArmedReason::Protected, "the kubelet would evict it");
-    let verdict = standing(&with(enhanced(lines(), |_| ()), pods()), &look(300)).unwrap();
+    let verdict = standing(&with(enhanced(lines(), |_| ()), pods()), &sample(300)).unwrap();
     assert_eq!(&*verdict.victim.pod.uid, "b");
-    // Nobody else is left, and the policy would override: not without another look.
+    // Nobody else is left, and the policy would override: not without another sample.
     let overrides = |told: &mut Preferences| told.hard.override_opt_out = true;
     assert_eq!(refused(enhanced(lines(), overrides), vec![opted_out("a")]), NotArmedReason::Protected);
 }
@@ -178,12 +178,12 @@ fn not_while_somebody_is_on_the_way_or_something_else_drives() {
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
     let crossed = snapshot(node(90, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)]);
     assert_eq!(victims(&step(&mut engine, 1, Event::Sample(crossed))).len(), 1);
-    let why = engine.kill_order(at(2), &look(300), 500).unwrap_err();
+    let why = engine.kill_order(at(2), &sample(300), 500).unwrap_err();
     assert_eq!(why, NotArmedReason::NoCandidate(EvaluationEnd::ReleaseInProgress));
     let waits = |thresholds: Vec<Threshold>| Event::Propose(Box::new(on(enhanced(thresholds, |_| ()))));
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
     step(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
-    assert_eq!(standing(&engine, &look(300)).unwrap_err(), NotArmedReason::ConfigPending);
+    assert_eq!(standing(&engine, &sample(300)).unwrap_err(), NotArmedReason::ConfigPending);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-mod flights;
+mod in_flight;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ fn enhanced(thresholds: Vec<Threshold>) -> Policy {
     fixture::enhanced(thresholds, |_| ())
 }
 
-/// A look at a node of 1,000 bytes with so many available, and at what its pods hold.
-fn look(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
+/// A sample of a node of 1,000 bytes with so many available, and at what its pods hold.
+fn sample(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
     Event::Sample(seen(node(available, 900, at(seconds)), usage))
 }
 
@@ -43,7 +43,7 @@ fn outcome(uid: &str, result: Result<(), &str>) -> Event {
     Event::Evicted(EvictionResult { uid: uid.into(), result: result.map_err(Into::into) })
 }
 
-fn hastened(decision: &Decision) -> Vec<(&str, i64)> {
+fn shortened(decision: &Decision) -> Vec<(&str, i64)> {
     let uid = |eviction: &Eviction| &*decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
     let hasten = |action: &Action| match action {
         Action::ShortenGrace(eviction) => Some((*eviction, eviction.grace_period_seconds)),
@@ -76,8 +76,8 @@ fn a_hard_threshold_drives_whatever_soft_ones_are_met_and_memory_goes_first() {
     ];
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 1, look(1, 150, &[("a", 300)]));
-    let decision = step(&mut engine, 9, look(9, 50, &[("a", 300)]));
+    step(&mut engine, 1, sample(1, 150, &[("a", 300)]));
+    let decision = step(&mut engine, 9, sample(9, 50, &[("a", 300)]));
     assert_eq!(decision.evaluation().unwrap().driving, Some(3));
     assert_eq!(victims(&decision), [("a", 1)]);
 }
@@ -90,8 +90,8 @@ fn soft_evictions_grant_what_the_pod_asks_for_up_to_the_cap() {
         let mut policy = enhanced(vec![soft(MemoryAvailable, "100", 1)]);
         policy.rules.soft_grace = SoftGrace::Own { cap };
         let mut engine = engine(policy, &set(vec![one]));
-        step(&mut engine, 1, look(1, 50, &[("a", 300)]));
-        victims(&step(&mut engine, 2, look(2, 50, &[("a", 300)])))[0].1
+        step(&mut engine, 1, sample(1, 50, &[("a", 300)]));
+        victims(&step(&mut engine, 2, sample(2, 50, &[("a", 300)])))[0].1
     };
     assert_eq!(granted(Some(3600), None), 3600);
     assert_eq!(granted(Some(3600), Some(60)), 60);
@@ -107,9 +107,9 @@ fn as_many_go_as_it_takes_and_at_most_three() {
     let usage = [("a", 100), ("b", 90), ("c", 80), ("d", 70), ("e", 60)];
     let gone = |reclaim: &str| {
         let mut engine = engine(enhanced(vec![hard_with_reclaim(reclaim)]), &pods);
-        let decision = step(&mut engine, 1, look(1, 50, &usage));
-        let pass = decision.evaluation().unwrap();
-        let deficit = &pass.deficits[0];
+        let decision = step(&mut engine, 1, sample(1, 50, &usage));
+        let evaluation = decision.evaluation().unwrap();
+        let deficit = &evaluation.deficits[0];
         (victims(&decision).len(), deficit.lacking(), deficit.remaining())
     };
     assert_eq!(gone("50"), (1, 100, 0));
@@ -121,25 +121,25 @@ fn as_many_go_as_it_takes_and_at_most_three() {
 #[test]
 fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     let pods = set(vec![pod("cache", "1"), pod("real", "100"), pod("within", "500")]);
-    let figures = |uid, working_set, anonymous| {
-        let figures = PodStatValues {
+    let values = |uid, working_set, anonymous| {
+        let values = PodStatValues {
             memory_working_set: Some(working_set),
             memory_anonymous: Some(anonymous),
             ..PodStatValues::default()
         };
-        (uid, figures)
+        (uid, values)
     };
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let usage = [figures("cache", 300, 0), figures("real", 200, 150), figures("within", 400, 400)];
+    let usage = [values("cache", 300, 0), values("real", 200, 150), values("within", 400, 400)];
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("real", 1)]);
-    let passed_over = decision.evaluation().unwrap().deficits[0].skipped[0];
-    assert_eq!((passed_over.pod, passed_over.remaining), (0, 100));
-    assert_eq!(passed_over.why, SkipReason::FreesTooLittle);
-    assert_eq!(passed_over.release.basis, Basis::Anonymous);
+    let skipped = decision.evaluation().unwrap().deficits[0].skipped[0];
+    assert_eq!((skipped.pod, skipped.remaining), (0, 100));
+    assert_eq!(skipped.why, SkipReason::FreesTooLittle);
+    assert_eq!(skipped.release.basis, Basis::Anonymous);
 
     // Nobody is better in its class: its turn comes before that of those within their request.
-    let usage = [figures("cache", 300, 0), figures("within", 400, 400)];
+    let usage = [values("cache", 300, 0), values("within", 400, 400)];
     let pods = set(vec![pod("cache", "1"), pod("within", "500")]);
     let mut other = engine_of(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     let decision = step(&mut other, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
@@ -152,24 +152,24 @@ fn that_all_are_critical_is_said_for_each_threshold() {
     let critical = Pod { priority: Some(2_000_000_000), ..pod("a", "10") };
     let thresholds = vec![hard(MemoryAvailable, "100"), hard(PidAvailable, "10")];
     let mut engine = engine(enhanced(thresholds), &set(vec![critical]));
-    let figures =
+    let values =
         PodStatValues { memory_working_set: Some(300), process_count: Some(80), ..PodStatValues::default() };
     let processes =
         ProcessStats { max: Some(100), running: Some(95), time: Some(at(1)), ..ProcessStats::default() };
     let stats = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(1)) };
-    let decision = step(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", figures)])));
+    let decision = step(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", values)])));
     let ends: Vec<_> = decision.evaluation().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
     assert_eq!(ends, [EvaluationEnd::OnlyCritical; 2]);
     let report = DecisionRecord::of(&decision);
-    let RecordSubject::Evaluated(pass) = report.subject else { panic!("no pass") };
-    assert_eq!(pass.critical_pods.len(), 1, "named once");
+    let RecordSubject::Evaluated(evaluation) = report.subject else { panic!("no pass") };
+    assert_eq!(evaluation.critical_pods.len(), 1, "named once");
 }
 
 #[test]
 fn an_unknown_usage_counts_as_the_request() {
     let pods = set(vec![pod("unseen", "80"), pod("b", "10"), pod("c", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let decision = step(&mut engine, 1, look(1, 20, &[("b", 3), ("c", 2)]));
+    let decision = step(&mut engine, 1, sample(1, 20, &[("b", 3), ("c", 2)]));
     let unseen = decision.evaluation().unwrap().deficits[0].victims.iter().find(|victim| victim.pod == 0);
     assert_eq!(unseen.map(|it| (it.release.amount, it.release.basis)), Some((80, Basis::Request)));
 }
@@ -213,14 +213,14 @@ fn a_pod_above_its_own_limits_goes_once_and_holds_up_no_threshold() {
     };
     let pods = set(vec![limited, pod("b", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let look = |seconds| {
+    let sample = |seconds| {
         let full = PodStatValues { ephemeral_storage_used: Some(101), ..PodStatValues::default() };
         let usage = [("limited", full), memory_of("b", 300)];
         Event::Sample(snapshot(node(50, 900, at(seconds)), &usage))
     };
-    let decision = step(&mut engine, 1, look(1));
+    let decision = step(&mut engine, 1, sample(1));
     assert_eq!(victims(&decision), [("limited", 1), ("b", 1)]);
-    assert!(step(&mut engine, 2, look(2)).actions.is_empty());
+    assert!(step(&mut engine, 2, sample(2)).actions.is_empty());
 }
 
 #[test]
@@ -229,15 +229,15 @@ fn a_look_at_pods_is_wanted_while_nobody_makes_up_for_what_is_lacking() {
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     assert!(!engine.needs_pods(&node(100, 900, at(1))));
     assert!(engine.needs_pods(&node(99, 900, at(1))));
-    step(&mut engine, 1, look(1, 50, &[("a", 300)]));
+    step(&mut engine, 1, sample(1, 50, &[("a", 300)]));
     assert!(!engine.needs_pods(&node(50, 900, at(2))));
     step(&mut engine, 2, outcome("a", Err("refused")));
     assert!(engine.needs_pods(&node(50, 900, at(3))));
     // Whom a hard threshold would have to hurry may not be among the pods any more.
     let lines = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
     let mut engine = engine_of(enhanced(lines), &pods);
-    step(&mut engine, 1, look(1, 150, &[("a", 300)]));
-    assert_eq!(victims(&step(&mut engine, 3, look(3, 150, &[("a", 300)]))), [("a", 30)]);
+    step(&mut engine, 1, sample(1, 150, &[("a", 300)]));
+    assert_eq!(victims(&step(&mut engine, 3, sample(3, 150, &[("a", 300)]))), [("a", 30)]);
     assert!(!engine.needs_pods(&node(150, 900, at(4))));
     assert!(engine.needs_pods(&node(99, 900, at(4))));
     let other = Engine::new(kubelet(vec![]));
@@ -249,10 +249,10 @@ fn the_kubelets_rules_remember_nobody() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(kubelet(vec![hard(MemoryAvailable, "100")]), &pods);
     for seconds in 1..4 {
-        let decision = step(&mut engine, seconds, look(seconds, 50, &[("a", 300)]));
+        let decision = step(&mut engine, seconds, sample(seconds, 50, &[("a", 300)]));
         assert_eq!(victims(&decision), [("a", 1)]);
-        let pass = decision.evaluation().unwrap();
-        assert!(pass.in_flight.is_empty() && pass.deficits.is_empty());
+        let evaluation = decision.evaluation().unwrap();
+        assert!(evaluation.in_flight.is_empty() && evaluation.deficits.is_empty());
     }
 }
 
@@ -320,7 +320,7 @@ proptest! {
         let mut engine = Engine::new(policy);
         for input in inputs {
             let decision = engine.step(input);
-            for deficit in decision.evaluation().map_or(&[][..], |pass| &pass.deficits) {
+            for deficit in decision.evaluation().map_or(&[][..], |evaluation| &evaluation.deficits) {
                 prop_assert!(deficit.victims.len() <= most as usize);
                 if let Some(last) = deficit.victims.last() {
                     prop_assert!(deficit.remaining().saturating_add(last.release.amount) > 0);
@@ -343,11 +343,11 @@ proptest! {
         let mut policy = enhanced(vec![hard(MemoryAvailable, "100")]);
         policy.rules.victims = VictimsPerSync::Sized { most: 100 };
         let mut engine = engine(policy, &pods);
-        let first = step(&mut engine, 0, look(0, available, &usage));
-        let pass = first.evaluation().unwrap();
-        let covered = pass.deficits[0].remaining() <= 0;
+        let first = step(&mut engine, 0, sample(0, available, &usage));
+        let evaluation = first.evaluation().unwrap();
+        let covered = evaluation.deficits[0].remaining() <= 0;
         prop_assert_eq!(covered, holds.iter().sum::<u64>() >= 100 - available);
-        let again = step(&mut engine, more, look(more, available, &usage));
+        let again = step(&mut engine, more, sample(more, available, &usage));
         prop_assert!(victims(&again).is_empty(), "{:?}", again.actions);
     }
 }
@@ -359,20 +359,19 @@ fn every_part_of_the_sum_is_in_the_report() {
     let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("cache", "1"), pod("c", "10")]);
     let policy = enhanced(thresholds);
     let mut engine = engine(policy.clone(), &pods);
-    let figures = |uid, working_set, anonymous| {
-        let figures = PodStatValues {
+    let values = |uid, working_set, anonymous| {
+        let values = PodStatValues {
             memory_working_set: Some(working_set),
             memory_anonymous: Some(anonymous),
             ..PodStatValues::default()
         };
-        (uid, figures)
+        (uid, values)
     };
-    let usage =
-        [figures("slow", 110, 100), figures("b", 100, 90), figures("cache", 95, 0), figures("c", 60, 55)];
-    let look = |seconds, available| Event::Sample(snapshot(node(available, 900, at(seconds)), &usage));
-    step(&mut engine, 0, look(0, 350));
-    step(&mut engine, 1, look(1, 350));
-    let decision = step(&mut engine, 2, look(2, 60));
+    let usage = [values("slow", 110, 100), values("b", 100, 90), values("cache", 95, 0), values("c", 60, 55)];
+    let sample = |seconds, available| Event::Sample(snapshot(node(available, 900, at(seconds)), &usage));
+    step(&mut engine, 0, sample(0, 350));
+    step(&mut engine, 1, sample(1, 350));
+    let decision = step(&mut engine, 2, sample(2, 60));
     let report = DecisionRecord::of(&decision);
     insta::assert_json_snapshot!(report);
 }

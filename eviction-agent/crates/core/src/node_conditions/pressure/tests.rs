@@ -20,7 +20,7 @@ fn memory_engine() -> Engine {
     engine(policy(thresholds), &set(Vec::new()))
 }
 
-fn look(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
+fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
     step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &[])))
 }
 
@@ -32,7 +32,7 @@ fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
 fn a_condition_is_as_bad_as_the_worst_threshold_of_its_period() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     let mut see = |seconds, available| {
-        let decision = look(&mut engine, seconds, available);
+        let decision = sample(&mut engine, seconds, available);
         memory(&mut pressures, &decision)
     };
     let calm = see(0, 500);
@@ -94,13 +94,13 @@ fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
     let node = node_saying(said(KIND, "True", text, 200), Some("NoSchedule"));
     let seed = InitialConditions::of(&node, at(250));
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
-    // The first look may come before the node's object.
-    let decision = look(&mut engine, 249, 500);
+    // The first sample may come before the node's object.
+    let decision = sample(&mut engine, 249, 500);
     assert_eq!(memory(&mut pressures, &decision).status, Status::False);
     engine.seed_conditions(seed.raised());
     pressures.seed(&seed);
     let mut see = |seconds| {
-        let decision = look(&mut engine, seconds, 500);
+        let decision = sample(&mut engine, seconds, 500);
         memory(&mut pressures, &decision)
     };
     let held = Pressure {
@@ -142,8 +142,8 @@ fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat(
 fn the_next_agent_goes_on_with_what_was_said() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     assert_eq!(pressures.published(), None);
-    memory(&mut pressures, &look(&mut engine, 10, 500));
-    memory(&mut pressures, &look(&mut engine, 20, 50));
+    memory(&mut pressures, &sample(&mut engine, 10, 500));
+    memory(&mut pressures, &sample(&mut engine, 20, 50));
     let said = pressures.published().unwrap();
     let expected = PublishedCondition { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
     assert_eq!(said[MemoryPressure as usize], expected);
@@ -151,12 +151,12 @@ fn the_next_agent_goes_on_with_what_was_said() {
     let mut next = Pressures::default();
     next.restore(&said);
     let mut engine = memory_engine();
-    let pressure = memory(&mut next, &look(&mut engine, 30, 150));
+    let pressure = memory(&mut next, &sample(&mut engine, 30, 150));
     assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
     let mut next = Pressures::default();
     next.restore(&said);
     let mut engine = memory_engine();
-    assert_eq!(memory(&mut next, &look(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
+    assert_eq!(memory(&mut next, &sample(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
 }
 
 #[test]
@@ -171,12 +171,12 @@ proptest! {
     /// Whatever is seen in whatever order: severity goes with the condition, and a hard threshold
     /// that is met is never taken for less.
     #[test]
-    fn severity_goes_with_the_condition(looks in prop::collection::vec((0..400_i64, 0..300_u64), 1..40)) {
+    fn severity_goes_with_the_condition(samples in prop::collection::vec((0..400_i64, 0..300_u64), 1..40)) {
         let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
         let mut now = 0;
-        for (pause, available) in looks {
+        for (pause, available) in samples {
             now += pause;
-            let decision = look(&mut engine, now, available);
+            let decision = sample(&mut engine, now, available);
             let pressure = memory(&mut pressures, &decision);
             prop_assert_eq!(pressure.severity.is_some(), pressure.status == Status::True);
             if available < 100 {

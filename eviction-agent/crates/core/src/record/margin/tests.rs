@@ -49,13 +49,13 @@ const SIGNALS: [Signal; 4] =
 
 /// The record of one evaluation in which the signal is short and nothing can be collected instead.
 fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
-    let pod = |(place, figures): (usize, &Figures)| {
-        let amount = format!("{}m", figures.request);
+    let pod = |(place, values): (usize, &Figures)| {
+        let amount = format!("{}m", values.request);
         let asks = requests(&[("memory", &amount), ("ephemeral-storage", &amount)]);
         Pod {
             uid: format!("{place:02}").into(),
             name: format!("pod-{place}").into(),
-            priority: Some(i32::try_from(figures.priority).unwrap()),
+            priority: Some(i32::try_from(values.priority).unwrap()),
             containers: vec![container("main", asks)],
             ..Pod::default()
         }
@@ -70,8 +70,8 @@ fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
     stats.processes =
         Reading::Known(ProcessStats { max: Some(9), running: Some(8), ..ProcessStats::default() });
     builder.node(stats);
-    for (place, figures) in world.iter().enumerate() {
-        let Some(usage) = figures.usage.map(i64::cast_unsigned) else {
+    for (place, values) in world.iter().enumerate() {
+        let Some(usage) = values.usage.map(i64::cast_unsigned) else {
             continue;
         };
         let of_pod = PodStatValues {
@@ -102,14 +102,14 @@ fn place(candidate: &CandidateRecord) -> usize {
     candidate.pod.uid.parse().unwrap()
 }
 
-/// Who goes if a figure of one pod is another.
+/// Who goes if a value of one pod is another.
 fn victim_with(signal: Signal, world: &[Figures], place: usize, figure: Figure, by: i64) -> Option<String> {
     let mut world = world.to_vec();
     world[place] = world[place].changed(figure, by);
     victim(&evaluation(signal, &world))
 }
 
-fn figures() -> impl Strategy<Value = Figures> {
+fn values() -> impl Strategy<Value = Figures> {
     let usage = prop_oneof![
         8 => 0..40i64,
         1 => select(&[i64::MAX, i64::MAX - 1, 1 << 40, -1, i64::MIN][..]),
@@ -123,14 +123,14 @@ proptest! {
     #[test]
     fn a_margin_is_exactly_what_it_takes(
         signal in select(&SIGNALS[..]),
-        world in prop::collection::vec(figures(), 1..7),
+        world in prop::collection::vec(values(), 1..7),
     ) {
         let record = evaluation(signal, &world);
         prop_assert_eq!(victim(&record).is_some(), true);
         prop_assert_eq!(record.candidates.iter().any(|one| one.margin.is_some()), world.len() > 1);
         for candidate in &record.candidates {
             let Some(margin) = candidate.margin else { continue };
-            let instead = match candidate.outcome {
+            let instead = match candidate.result {
                 CandidateOutcome::Evicted => &record.candidates[margin.against].pod.uid,
                 _ => &candidate.pod.uid,
             };
@@ -151,21 +151,21 @@ proptest! {
     #[test]
     fn where_there_is_no_margin_no_change_would_do(
         signal in select(&SIGNALS[..]),
-        world in prop::collection::vec(figures(), 2..7),
+        world in prop::collection::vec(values(), 2..7),
     ) {
         let record = evaluation(signal, &world);
         for candidate in &record.candidates {
             let margin = candidate.margin.unwrap();
-            let figures = &world[place(candidate)];
-            let goes = candidate.outcome == CandidateOutcome::Evicted;
+            let values = &world[place(candidate)];
+            let goes = candidate.result == CandidateOutcome::Evicted;
             let who = |figure, by| victim_with(signal, &world, place(candidate), figure, by);
-            if let (None, Some(usage)) = (margin.usage, figures.usage) {
+            if let (None, Some(usage)) = (margin.usage, values.usage) {
                 let most = if goes { -usage.max(0) } else { i64::MAX - usage.max(0) };
                 prop_assert_eq!(who(Figure::Usage, most), victim(&record));
             }
             if margin.priority.is_none() {
                 let least = if goes { 1_000_000_000 } else { i64::from(i32::MIN) };
-                let by = least - figures.priority;
+                let by = least - values.priority;
                 prop_assert_eq!(who(Figure::Priority, by), victim(&record));
             }
         }
@@ -174,7 +174,7 @@ proptest! {
     #[test]
     fn the_nearest_is_the_least_of_all_margins(
         signal in select(&SIGNALS[..]),
-        world in prop::collection::vec(figures(), 1..7),
+        world in prop::collection::vec(values(), 1..7),
     ) {
         let record = evaluation(signal, &world);
         let least = record.candidates.iter().filter_map(|one| one.margin?.usage).map(i64::unsigned_abs).min();

@@ -26,11 +26,11 @@ fn less_than_nothing_and_more_than_there_is_are_never_believed() {
     let fs = FsStats { available: Some(u64::MAX), capacity: Some(1000), ..FsStats::default() };
     for seconds in [0, 10, 20, 30, 40, 50] {
         let node = NodeStats { node_fs: Reading::Known(fs), ..node(900, 900, at(seconds)) };
-        let decision = look(&mut engine, seconds, node);
+        let decision = sample(&mut engine, seconds, node);
         assert_eq!(refusals(&decision), [(NodeFsAvailable, Implausible::NegativeAvailable)]);
         let fs = FsStats { available: Some(1001), ..fs };
         let node = NodeStats { node_fs: Reading::Known(fs), ..node };
-        let decision = look(&mut engine, seconds + 5, node);
+        let decision = sample(&mut engine, seconds + 5, node);
         assert_eq!(refusals(&decision), [(NodeFsAvailable, Implausible::AvailableAboveCapacity)]);
         assert_eq!(
             decision.evaluation().unwrap().observations.reading(NodeFsAvailable),
@@ -44,7 +44,7 @@ fn a_limit_of_process_ids_can_be_below_those_that_run() {
     let mut engine = doubtful();
     let processes = ProcessStats { max: Some(1000), running: Some(1200), ..ProcessStats::default() };
     let node = NodeStats { processes: Reading::Known(processes), ..node(900, 900, at(0)) };
-    let decision = look(&mut engine, 0, node);
+    let decision = sample(&mut engine, 0, node);
     assert_eq!(refusals(&decision), []);
     let seen = decision.evaluation().unwrap().observations.get(PidAvailable).unwrap();
     assert_eq!((seen.available, seen.capacity), (-200, 1000));
@@ -53,24 +53,24 @@ fn a_limit_of_process_ids_can_be_below_those_that_run() {
 #[test]
 fn a_sudden_nothing_is_not_believed_at_once_but_when_it_lasts() {
     let mut engine = doubtful();
-    look(&mut engine, 0, memory(500, 500, 0));
+    sample(&mut engine, 0, memory(500, 500, 0));
     let refused = vec![(MemoryAvailable, Implausible::SuddenlyNothing { before: 500 })];
     for seconds in [1, 2, 3, 9] {
-        let decision = look(&mut engine, seconds, memory(0, 1000, seconds));
+        let decision = sample(&mut engine, seconds, memory(0, 1000, seconds));
         assert_eq!(refusals(&decision), refused, "at {seconds}");
         assert!(!evicts(&decision));
     }
-    let same_statistics = look(&mut engine, 11, memory(0, 1000, 9));
+    let same_statistics = sample(&mut engine, 11, memory(0, 1000, 9));
     assert_eq!(refusals(&same_statistics), refused);
-    assert!(evicts(&look(&mut engine, 12, memory(0, 1000, 12))));
+    assert!(evicts(&sample(&mut engine, 12, memory(0, 1000, 12))));
 }
 
 #[test]
 fn a_glitch_is_forgotten() {
     let mut engine = doubtful();
     for seconds in [0, 10, 20, 30, 40, 50, 60] {
-        look(&mut engine, seconds, memory(500, 500, seconds));
-        let decision = look(&mut engine, seconds + 1, memory(0, 1000, seconds + 1));
+        sample(&mut engine, seconds, memory(500, 500, seconds));
+        let decision = sample(&mut engine, seconds + 1, memory(0, 1000, seconds + 1));
         assert!(!evicts(&decision), "at {seconds}");
     }
 }
@@ -86,36 +86,36 @@ fn what_explains_a_sudden_nothing() {
     let stalls = near(|detail| detail.some_avg10 = Reading::Known(1));
     for node in [little, stalls] {
         let mut engine = doubtful();
-        look(&mut engine, 0, memory(500, 500, 0));
-        assert!(evicts(&look(&mut engine, 1, node)));
+        sample(&mut engine, 0, memory(500, 500, 0));
+        assert!(evicts(&sample(&mut engine, 1, node)));
     }
     for (kills, goes) in [(0, false), (1, true)] {
         let mut engine = doubtful();
-        look(&mut engine, 0, memory(500, 500, 0));
+        sample(&mut engine, 0, memory(500, 500, 0));
         for _ in 0..kills {
             step(&mut engine, 1, Event::OomKill(Box::default()));
         }
-        assert_eq!(evicts(&look(&mut engine, 1, near(|_| ()))), goes, "{kills} kills");
+        assert_eq!(evicts(&sample(&mut engine, 1, near(|_| ()))), goes, "{kills} kills");
     }
     let mut near_already = doubtful();
-    look(&mut near_already, 0, memory(99, 901, 0));
-    let decision = look(&mut near_already, 1, memory(0, 1000, 1));
+    sample(&mut near_already, 0, memory(99, 901, 0));
+    let decision = sample(&mut near_already, 1, memory(0, 1000, 1));
     assert!(refusals(&decision).is_empty(), "it was not far");
 }
 
 #[test]
 fn a_capacity_that_jumps_is_believed_when_it_lasts() {
     let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "60%")], |_| ()));
-    look(&mut engine, 0, memory(900, 100, 0));
-    assert!(refusals(&look(&mut engine, 1, memory(1350, 150, 1))).is_empty(), "half more is possible");
-    look(&mut engine, 2, memory(900, 100, 2));
+    sample(&mut engine, 0, memory(900, 100, 0));
+    assert!(refusals(&sample(&mut engine, 1, memory(1350, 150, 1))).is_empty(), "half more is possible");
+    sample(&mut engine, 2, memory(900, 100, 2));
     for seconds in [3, 4, 5, 12] {
-        let decision = look(&mut engine, seconds, memory(100, 1401, seconds));
+        let decision = sample(&mut engine, seconds, memory(100, 1401, seconds));
         let before = Implausible::CapacityChanged { before: 1000 };
         assert_eq!(refusals(&decision), [(MemoryAvailable, before)], "at {seconds}");
         assert!(!evicts(&decision));
     }
-    assert!(evicts(&look(&mut engine, 13, memory(100, 1401, 13))));
+    assert!(evicts(&sample(&mut engine, 13, memory(100, 1401, 13))));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_second_look_that_cannot_be_true_evicts_nobody() {
         };
         NodeStats { node_fs: Reading::Known(fs), ..node(900, 900, at(seconds)) }
     };
-    let decision = look(&mut engine, 1, with_disk(9, 1));
+    let decision = sample(&mut engine, 1, with_disk(9, 1));
     assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::AwaitingReclaim);
     let again = snapshot(with_disk(2000, 2), &[]);
     let decision = step(&mut engine, 2, Event::Reclaimed(Ok(again)));
@@ -143,7 +143,7 @@ fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
     let dark =
         |seconds| NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(1, 900, at(seconds)) };
     for (seconds, blind) in [(0, false), (1, false), (2, true), (3, true)] {
-        let decision = look(&mut engine, seconds, dark(seconds));
+        let decision = sample(&mut engine, seconds, dark(seconds));
         assert_eq!(decision.unavailable.contains(MemoryAvailable), blind, "at {seconds}");
         assert!(!decision.unavailable.contains(PidAvailable), "no threshold asks for it");
         let unknown: Vec<_> = decision.unknown_conditions().collect();
@@ -151,7 +151,7 @@ fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
     }
     let failed = step(&mut engine, 4, Event::SampleFailed(UnknownReason::Failed));
     assert!(failed.unavailable.contains(MemoryAvailable) && !failed.unavailable.contains(NodeFsAvailable));
-    assert!(look(&mut engine, 5, node(500, 900, at(5))).unavailable.is_empty());
+    assert!(sample(&mut engine, 5, node(500, 900, at(5))).unavailable.is_empty());
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn what_a_node_does_not_have_blinds_nobody() {
     let without =
         |seconds| NodeStats { node_fs: Reading::Unknown(UnknownReason::Absent), ..node(500, 1, at(seconds)) };
     for seconds in 0..5 {
-        assert!(look(&mut engine, seconds, without(seconds)).unavailable.is_empty());
+        assert!(sample(&mut engine, seconds, without(seconds)).unavailable.is_empty());
     }
-    look(&mut engine, 5, node(500, 900, at(5)));
+    sample(&mut engine, 5, node(500, 900, at(5)));
     for seconds in 6..9 {
-        let decision = look(&mut engine, seconds, without(seconds));
+        let decision = sample(&mut engine, seconds, without(seconds));
         assert_eq!(decision.unavailable.contains(NodeFsAvailable), seconds == 8, "there was one");
     }
 }
@@ -175,15 +175,15 @@ fn a_condition_that_is_not_known_blinds_as_well() {
         preferences.memory.swap_used_at_least = Limit::parse("50%").ok();
         preferences.unavailable_after_samples = 1;
     }));
-    let decision = look(&mut engine, 1, node(50, 900, at(1)));
+    let decision = sample(&mut engine, 1, node(50, 900, at(1)));
     assert!(decision.unavailable.contains(MemoryAvailable) && !evicts(&decision));
 }
 
 #[test]
 fn the_kubelet_believes_everything() {
     let mut engine = watching(policy(vec![hard(MemoryAvailable, "100")]));
-    look(&mut engine, 0, memory(500, 500, 0));
-    let decision = look(&mut engine, 1, memory(0, 1000, 1));
+    sample(&mut engine, 0, memory(500, 500, 0));
+    let decision = sample(&mut engine, 1, memory(0, 1000, 1));
     assert!(evicts(&decision) && decision.unavailable.is_empty());
     let pass = decision.evaluation().unwrap();
     assert!(pass.context.slopes.iter().all(Option::is_none) && pass.context.rejected.is_empty());
@@ -194,5 +194,5 @@ fn process_ids_may_be_overdrawn() {
     let mut engine = watching(enhanced(vec![hard(PidAvailable, "10")], |_| ()));
     let processes = ProcessStats { max: Some(100), running: Some(101), ..ProcessStats::default() };
     let node = NodeStats { processes: Reading::Known(processes), ..node(900, 900, at(1)) };
-    assert!(evicts(&look(&mut engine, 1, node)));
+    assert!(evicts(&sample(&mut engine, 1, node)));
 }

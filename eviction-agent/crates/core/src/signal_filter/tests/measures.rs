@@ -1,4 +1,4 @@
-//! Which figure of memory decides, and what must be true beside it.
+//! Which value of memory decides, and what must be true beside it.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn the_measure_decides_and_all_are_told() {
         (MemoryMeasure::WorkingSetMinusActiveFile, 110, false),
     ] {
         let mut engine = measured_by(measure);
-        let decision = look(&mut engine, 1, seen(1));
+        let decision = sample(&mut engine, 1, seen(1));
         assert_eq!(evicts(&decision), goes, "{measure:?}");
         let observed = decision.evaluation().unwrap().observations.get(MemoryAvailable).unwrap();
         assert_eq!((observed.available, observed.capacity), (available, 1000));
@@ -40,8 +40,8 @@ fn a_measure_that_is_not_known_evicts_nobody() {
             detail.mem_available = Reading::Known(u64::MAX);
             detail.active_file = Reading::Known(u64::MAX);
         };
-        assert!(!evicts(&look(&mut engine, 1, with(50, 1, |_| ()))), "{measure:?}");
-        assert!(!evicts(&look(&mut engine, 2, with(50, 2, absurd))), "{measure:?}");
+        assert!(!evicts(&sample(&mut engine, 1, with(50, 1, |_| ()))), "{measure:?}");
+        assert!(!evicts(&sample(&mut engine, 2, with(50, 2, absurd))), "{measure:?}");
     }
 }
 
@@ -57,17 +57,17 @@ fn without_stalls_a_threshold_is_not_met() {
                 PsiKind::Full => detail.full_avg10 = hundredths,
             })
         };
-        let calm = look(&mut engine, 1, share(1, Reading::Known(1249)));
+        let calm = sample(&mut engine, 1, share(1, Reading::Known(1249)));
         assert!(calm.evaluation().unwrap().met.is_empty());
         assert_eq!(calm.evaluation().unwrap().context.memory_conditions, MemoryConditions::TooLittleStall);
         assert!(calm.conditions.is_empty(), "not met is not met");
-        let unknown = look(&mut engine, 2, share(2, Reading::Unknown(UnknownReason::Stale)));
+        let unknown = sample(&mut engine, 2, share(2, Reading::Unknown(UnknownReason::Stale)));
         assert!(!evicts(&unknown));
         assert_eq!(
             unknown.evaluation().unwrap().context.memory_conditions,
             MemoryConditions::Unknown(UnknownReason::Stale)
         );
-        assert!(evicts(&look(&mut engine, 3, share(3, Reading::Known(1250)))));
+        assert!(evicts(&sample(&mut engine, 3, share(3, Reading::Known(1250)))));
     }
 }
 
@@ -87,7 +87,7 @@ fn a_stall_that_ends_ends_the_grace_period() {
         (21, true, true),
     ] {
         let node = with(50, seconds, |detail| detail.stalled = Reading::Known(stalled));
-        assert_eq!(evicts(&look(&mut engine, seconds, node)), goes, "at {seconds}");
+        assert_eq!(evicts(&sample(&mut engine, seconds, node)), goes, "at {seconds}");
     }
 }
 
@@ -112,9 +112,9 @@ fn swap_that_is_free_is_used_first() {
             detail.swap_used = Reading::Known(used);
             detail.swap_total = Reading::Known(total);
         });
-        assert_eq!(evicts(&look(&mut asking(asked), 1, node)), goes, "{asked}: {used} of {total}");
+        assert_eq!(evicts(&sample(&mut asking(asked), 1, node)), goes, "{asked}: {used} of {total}");
     }
-    assert!(!evicts(&look(&mut asking("600"), 1, with(50, 1, |_| ()))), "not known");
+    assert!(!evicts(&sample(&mut asking("600"), 1, with(50, 1, |_| ()))), "not known");
 }
 
 #[test]
@@ -123,5 +123,5 @@ fn what_is_asked_of_memory_is_not_asked_of_disks() {
         let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(50.0), trigger: None };
         preferences.memory.psi = Some(pressure);
     }));
-    assert_eq!(look(&mut engine, 1, node(500, 900, at(1))).evaluation().unwrap().met.len(), 1);
+    assert_eq!(sample(&mut engine, 1, node(500, 900, at(1))).evaluation().unwrap().met.len(), 1);
 }

@@ -22,10 +22,10 @@ fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
     ] {
         let mut engine = predicting(predict);
         for seconds in 0..3 {
-            let decision = look(&mut engine, seconds, falling(seconds));
+            let decision = sample(&mut engine, seconds, falling(seconds));
             assert!(!evicts(&decision) && decision.conditions.is_empty(), "too few samples");
         }
-        let decision = look(&mut engine, 3, falling(3));
+        let decision = sample(&mut engine, 3, falling(3));
         assert_eq!(decision.evaluation().unwrap().context.imminent, [0], "{predict:?}");
         assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, goes), "{predict:?}");
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
@@ -45,12 +45,12 @@ fn what_is_far_away_or_uncertain_is_not_imminent() {
     let mut slow = predicting(PredictionMode::Evict);
     for seconds in 0..8_i64 {
         let node = node(900 - 10 * seconds.unsigned_abs(), 900, at(seconds));
-        assert!(!evicts(&look(&mut slow, seconds, node)), "80 s away");
+        assert!(!evicts(&sample(&mut slow, seconds, node)), "80 s away");
     }
     let mut uneven = predicting(PredictionMode::Evict);
     for (seconds, available) in (0..8).zip([300, 500, 290, 480, 280, 470, 270, 460]) {
         assert!(
-            !evicts(&look(&mut uneven, seconds, node(available, 900, at(seconds)))),
+            !evicts(&sample(&mut uneven, seconds, node(available, 900, at(seconds)))),
             "it goes up as well"
         );
     }
@@ -66,7 +66,7 @@ fn a_closed_gate_predicts_nothing() {
     for seconds in 0..15 {
         let mut node = falling(seconds);
         node.memory_detail.some_avg10 = Reading::Known(0);
-        let decision = look(&mut engine, seconds, node);
+        let decision = sample(&mut engine, seconds, node);
         assert!(!evicts(&decision) && decision.conditions.is_empty());
     }
 }
@@ -91,7 +91,7 @@ fn the_pods_that_grow_fastest_are_told() {
     let growing = report["pass"]["growing"].as_array().unwrap();
     let told: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
     assert_eq!(told, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
-    let no_pods = look(&mut engine, 6, node(900, 900, at(6)));
+    let no_pods = sample(&mut engine, 6, node(900, 900, at(6)));
     let told = no_pods.evaluation().unwrap().context.growing;
     assert_eq!(told, Growing::default(), "the look saw none of them for long enough");
 }

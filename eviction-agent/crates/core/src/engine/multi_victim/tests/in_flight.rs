@@ -1,6 +1,6 @@
-//! Those on their way, and who is hurried.
+//! Those terminating, and who is shortened.
 
-use super::{end, enhanced, hastened, look, outcome, seen, with_grace};
+use super::{end, enhanced, outcome, sample, seen, shortened, with_grace};
 use crate::decision::Action;
 use crate::eviction::{EvaluationEnd, SkipReason};
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, step, victims};
@@ -15,10 +15,10 @@ fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 300), ("other", 200)];
     let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
-    step(&mut engine, 0, look(0, 50, &usage));
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 50, &usage))), [("slow", 600)]);
+    step(&mut engine, 0, sample(0, 50, &usage));
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 50, &usage))), [("slow", 600)]);
     for seconds in 2..500 {
-        let decision = step(&mut engine, seconds, look(seconds, 50, &usage));
+        let decision = step(&mut engine, seconds, sample(seconds, 50, &usage));
         assert_eq!(
             (end(&decision), decision.actions.len()),
             (EvaluationEnd::ReleaseInProgress, 0),
@@ -28,7 +28,7 @@ fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {
     step(&mut engine, 502, outcome("slow", Ok(())));
     let without = set(vec![pod("other", "10")]);
     step(&mut engine, 502, Event::Pods(without));
-    let decision = step(&mut engine, 503, look(503, 50, &usage));
+    let decision = step(&mut engine, 503, sample(503, 50, &usage));
     assert_eq!(victims(&decision), [("other", 30)], "gone, and still short");
 }
 
@@ -38,13 +38,13 @@ fn a_hard_threshold_takes_a_soft_victim_over() {
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 300), ("other", 200)];
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 0, look(0, 150, &usage));
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 150, &usage))), [("slow", 600)]);
-    let worse = step(&mut engine, 2, look(2, 50, &usage));
-    assert_eq!((victims(&worse), hastened(&worse)), (vec![], vec![("slow", 1)]));
+    step(&mut engine, 0, sample(0, 150, &usage));
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 150, &usage))), [("slow", 600)]);
+    let worse = step(&mut engine, 2, sample(2, 50, &usage));
+    assert_eq!((victims(&worse), shortened(&worse)), (vec![], vec![("slow", 1)]));
     assert_eq!(end(&worse), EvaluationEnd::ReleaseInProgress);
     assert!(matches!(worse.actions[0], Action::RecordEvent(_)));
-    let again = step(&mut engine, 3, look(3, 50, &usage));
+    let again = step(&mut engine, 3, sample(3, 50, &usage));
     assert!(again.actions.is_empty(), "once");
     assert!(again.evaluation().unwrap().in_flight[0].hard);
 }
@@ -55,10 +55,10 @@ fn a_taken_over_victim_that_is_not_enough_gets_company() {
     let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("c", "10")]);
     let usage = [("slow", 300), ("b", 200), ("c", 190)];
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 0, look(0, 450, &usage));
-    step(&mut engine, 1, look(1, 450, &usage));
-    let worse = step(&mut engine, 2, look(2, 50, &usage));
-    assert_eq!(hastened(&worse), [("slow", 1)]);
+    step(&mut engine, 0, sample(0, 450, &usage));
+    step(&mut engine, 1, sample(1, 450, &usage));
+    let worse = step(&mut engine, 2, sample(2, 50, &usage));
+    assert_eq!(shortened(&worse), [("slow", 1)]);
     assert_eq!(victims(&worse), [("b", 1)], "350 are lacking, 300 were on their way");
     let deficit = &worse.evaluation().unwrap().deficits[0];
     assert_eq!((deficit.in_flight, deficit.shortened.len(), deficit.remaining()), (300, 1, -150));
@@ -68,15 +68,15 @@ fn a_taken_over_victim_that_is_not_enough_gets_company() {
 fn one_slow_eviction_blocks_no_other_signal() {
     let thresholds = vec![hard(PidAvailable, "10"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
-    let figures = |uid, memory, processes| {
-        let figures = PodStatValues {
+    let values = |uid, memory, processes| {
+        let values = PodStatValues {
             memory_working_set: Some(memory),
             process_count: Some(processes),
             ..PodStatValues::default()
         };
-        (uid, figures)
+        (uid, values)
     };
-    let look = |seconds, pids: i64| {
+    let sample = |seconds, pids: i64| {
         let processes = ProcessStats {
             max: Some(100),
             running: Some(100 - pids),
@@ -84,16 +84,16 @@ fn one_slow_eviction_blocks_no_other_signal() {
             ..ProcessStats::default()
         };
         let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
-        Event::Sample(snapshot(node, &[figures("slow", 300, 1), figures("forks", 100, 80)]))
+        Event::Sample(snapshot(node, &[values("slow", 300, 1), values("forks", 100, 80)]))
     };
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 0, look(0, 50));
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 50))), [("slow", 600)]);
-    let decision = step(&mut engine, 2, look(2, 5));
+    step(&mut engine, 0, sample(0, 50));
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 50))), [("slow", 600)]);
+    let decision = step(&mut engine, 2, sample(2, 5));
     assert_eq!(victims(&decision), [("forks", 1)]);
-    // It is hurried as well: every process counts.
-    assert_eq!(hastened(&decision), [("slow", 1)]);
-    let covered = step(&mut engine, 3, look(3, 5));
+    // It is shortened as well: every process counts.
+    assert_eq!(shortened(&decision), [("slow", 1)]);
+    let covered = step(&mut engine, 3, sample(3, 5));
     assert_eq!(covered.actions, []);
 }
 
@@ -102,11 +102,11 @@ fn figures_from_before_the_end_of_a_pod_evict_nobody_else() {
     let pods = set(vec![pod("a", "10"), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 50, &usage))), [("a", 1)]);
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 50, &usage))), [("a", 1)]);
     step(&mut engine, 5, outcome("a", Ok(())));
     let stale = step(&mut engine, 6, Event::Sample(seen(node(50, 900, at(4)), &usage)));
     assert_eq!(end(&stale), EvaluationEnd::ReleaseInProgress);
-    assert_eq!(victims(&step(&mut engine, 7, look(7, 50, &usage))), [("b", 1)], "not the one that is gone");
+    assert_eq!(victims(&step(&mut engine, 7, sample(7, 50, &usage))), [("b", 1)], "not the one that is gone");
 }
 
 #[test]
@@ -114,15 +114,19 @@ fn a_failed_eviction_gives_way_at_once_and_is_tried_again_after_all_others() {
     let pods = set(vec![pod("stuck", "10"), pod("b", "10")]);
     let usage = [("stuck", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 50, &usage))), [("stuck", 1)]);
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 50, &usage))), [("stuck", 1)]);
     step(&mut engine, 2, outcome("stuck", Err("2 processes outlive SIGKILL")));
-    assert_eq!(victims(&step(&mut engine, 3, look(3, 50, &usage))), [("b", 1)]);
+    assert_eq!(victims(&step(&mut engine, 3, sample(3, 50, &usage))), [("b", 1)]);
     step(&mut engine, 4, outcome("b", Err("refused")));
-    assert_eq!(end(&step(&mut engine, 5, look(5, 50, &usage))), EvaluationEnd::NoCandidates, "a moment ago");
-    let again = step(&mut engine, 30, look(30, 50, &usage));
+    assert_eq!(
+        end(&step(&mut engine, 5, sample(5, 50, &usage))),
+        EvaluationEnd::NoCandidates,
+        "a moment ago"
+    );
+    let again = step(&mut engine, 30, sample(30, 50, &usage));
     assert_eq!(victims(&again), [("stuck", 1)], "both did not go: by rank");
-    let passed_over = &again.evaluation().unwrap().deficits[0].skipped;
-    assert_eq!(passed_over.iter().map(|one| one.why).collect::<Vec<_>>(), [SkipReason::EvictionFailed]);
+    let skipped = &again.evaluation().unwrap().deficits[0].skipped;
+    assert_eq!(skipped.iter().map(|one| one.why).collect::<Vec<_>>(), [SkipReason::EvictionFailed]);
 }
 
 #[test]
@@ -130,10 +134,10 @@ fn what_frees_nothing_in_time_expires() {
     let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
-    step(&mut engine, 0, look(0, 50, &usage));
-    step(&mut engine, 1, look(1, 50, &usage));
-    assert_eq!(end(&step(&mut engine, 50, look(50, 50, &usage))), EvaluationEnd::ReleaseInProgress);
-    let decision = step(&mut engine, 51, look(51, 50, &usage));
+    step(&mut engine, 0, sample(0, 50, &usage));
+    step(&mut engine, 1, sample(1, 50, &usage));
+    assert_eq!(end(&step(&mut engine, 50, sample(50, 50, &usage))), EvaluationEnd::ReleaseInProgress);
+    let decision = step(&mut engine, 51, sample(51, 50, &usage));
     assert_eq!(victims(&decision), [("b", 30)]);
     assert!(matches!(decision.evaluation().unwrap().in_flight[0].ended, Some(Ended::Failed(_))));
 }
@@ -143,13 +147,13 @@ fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
     let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    step(&mut engine, 100_000, look(100_000, 50, &usage));
+    step(&mut engine, 100_000, sample(100_000, 50, &usage));
     assert_eq!(
-        end(&step(&mut engine, 1, look(1, 50, &usage))),
+        end(&step(&mut engine, 1, sample(1, 50, &usage))),
         EvaluationEnd::NoPressure,
         "met in the future"
     );
-    let decision = step(&mut engine, 31, look(100_032, 50, &usage));
+    let decision = step(&mut engine, 31, sample(100_032, 50, &usage));
     assert_eq!(decision.evaluation().unwrap().in_flight[0].age(at(31)).to_string(), "30s");
 }
 
@@ -159,16 +163,16 @@ fn while_evictions_are_held_nobody_new_goes_but_a_soft_victim_is_hurried() {
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 60), ("other", 50)];
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 0, look(0, 150, &usage));
-    step(&mut engine, 1, look(1, 150, &usage));
+    step(&mut engine, 0, sample(0, 150, &usage));
+    step(&mut engine, 1, sample(1, 150, &usage));
     step(&mut engine, 2, Event::EvictionsPausedUntil(at(60)));
-    let held = step(&mut engine, 3, look(3, 10, &usage));
+    let held = step(&mut engine, 3, sample(3, 10, &usage));
     assert_eq!(
-        (end(&held), victims(&held), hastened(&held)),
+        (end(&held), victims(&held), shortened(&held)),
         (EvaluationEnd::RateLimited, vec![], vec![("slow", 1)])
     );
-    assert!(victims(&step(&mut engine, 59, look(59, 10, &usage))).is_empty());
-    assert!(!victims(&step(&mut engine, 60, look(60, 10, &usage))).is_empty());
+    assert!(victims(&step(&mut engine, 59, sample(59, 10, &usage))).is_empty());
+    assert!(!victims(&step(&mut engine, 60, sample(60, 10, &usage))).is_empty());
 }
 
 /// What counts is what it frees of what is short, not that it goes anyhow.
@@ -176,15 +180,15 @@ fn while_evictions_are_held_nobody_new_goes_but_a_soft_victim_is_hurried() {
 fn nobody_is_hurried_who_frees_next_to_nothing_of_what_is_short() {
     let thresholds = vec![hard(PidAvailable, "500"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
-    let figures = |uid, memory, processes| {
-        let figures = PodStatValues {
+    let values = |uid, memory, processes| {
+        let values = PodStatValues {
             memory_working_set: Some(memory),
             process_count: Some(processes),
             ..PodStatValues::default()
         };
-        (uid, figures)
+        (uid, values)
     };
-    let look = |seconds, running: i64| {
+    let sample = |seconds, running: i64| {
         let processes = ProcessStats {
             max: Some(1000),
             running: Some(running),
@@ -192,11 +196,11 @@ fn nobody_is_hurried_who_frees_next_to_nothing_of_what_is_short() {
             ..ProcessStats::default()
         };
         let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
-        Event::Sample(snapshot(node, &[figures("slow", 300, 1), figures("forks", 100, 700)]))
+        Event::Sample(snapshot(node, &[values("slow", 300, 1), values("forks", 100, 700)]))
     };
     let mut engine = engine(enhanced(thresholds), &pods);
-    step(&mut engine, 0, look(0, 100));
-    assert_eq!(victims(&step(&mut engine, 1, look(1, 100))), [("slow", 600)]);
-    let decision = step(&mut engine, 2, look(2, 800));
-    assert_eq!((victims(&decision), hastened(&decision)), (vec![("forks", 1)], vec![]));
+    step(&mut engine, 0, sample(0, 100));
+    assert_eq!(victims(&step(&mut engine, 1, sample(1, 100))), [("slow", 600)]);
+    let decision = step(&mut engine, 2, sample(2, 800));
+    assert_eq!((victims(&decision), shortened(&decision)), (vec![("forks", 1)], vec![]));
 }
