@@ -89,12 +89,12 @@ fn nobody_goes(agent: &mut Agent) {
     );
 }
 
-/// Waits for the copy of what is in force; it is made on the slow side.
-fn is_remembered(scene: &Scene, text: &str) {
-    let copy = scene.node.file("state").join("configuration/kubelet.yaml");
+/// Waits until this is saved as in force.
+fn is_saved(scene: &Scene, text: &str) {
+    let saved = scene.node.file("state").join("config.json");
     let end = std::time::Instant::now() + GUARD;
-    while !fs::read_to_string(&copy).is_ok_and(|copy| copy.contains(text)) {
-        assert!(std::time::Instant::now() < end, "{} says {:?}", copy.display(), fs::read_to_string(&copy));
+    while !fs::read_to_string(&saved).is_ok_and(|saved| saved.contains(text)) {
+        assert!(std::time::Instant::now() < end, "{} says {:?}", saved.display(), fs::read_to_string(&saved));
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -110,11 +110,11 @@ fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
     nobody_goes(&mut agent);
-    is_remembered(&scene, "64Mi");
+    is_saved(&scene, "64Mi");
     tell(&agent, Signal::USR1);
     change(&mut agent, "applied");
     decision(&mut agent);
-    is_remembered(&scene, "380Mi");
+    is_saved(&scene, "380Mi");
     agent.stop().unwrap();
 }
 
@@ -133,14 +133,14 @@ fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
     let mut agent = scene.start(&["--apply-config-now"]);
     decision(&mut agent);
     agent.stop().unwrap();
-    is_remembered(&scene, "380Mi");
+    is_saved(&scene, "380Mi");
 }
 
 #[test]
-fn a_copy_that_was_spoiled_keeps_no_agent_from_starting() {
+fn a_saved_configuration_that_was_spoiled_keeps_no_agent_from_starting() {
     let Some(scene) = Scene::new("change-spoiled") else { skip!("no cgroups can be made here") };
     scene.start(&[]).stop().unwrap();
-    fs::write(scene.node.file("state").join("configuration/kubelet.yaml"), "{").unwrap();
+    fs::write(scene.node.file("state").join("config.json"), "{").unwrap();
     scene.change();
     let mut agent = scene.start(&[]);
     decision(&mut agent);

@@ -164,8 +164,6 @@ impl ConfigurationArgs {
             },
             caller,
             last_heard: None,
-            last_said: None,
-            are_copies: false,
             agent: config,
             profile: profile.map(Into::into),
             action: action.map(Into::into),

@@ -1,7 +1,7 @@
 //! The configuration, read anew when the agent is told to (SIGHUP), when its file is changed, and when
-//! the kubelet may say something else; and remembered once it is in force.
+//! the kubelet may say something else; and saved once it is in force.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eviction_config::{Configz, Effective};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
 use crate::daemon::file_watch::FileWatch;
-use crate::daemon::saved_config::{SaveResult, SavedConfigFile};
+use crate::daemon::state::SavedConfig;
 use crate::error::{Failure, chain};
 
 /// Why the configuration is read again.
@@ -60,7 +60,7 @@ fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
 pub(crate) struct ConfigChange {
     /// Begun before the file was read: what is changed from then on is told.
     watch: FileWatch,
-    remembered: Option<SavedConfigFile>,
+    state_dir: Option<PathBuf>,
     /// What was read.
     known: ConfigBaseline,
     kubelet: KubeletSaid,
@@ -70,45 +70,33 @@ pub(crate) struct ConfigChange {
 
 impl ConfigChange {
     /// The configuration to start with, and the change that the files are since the agent ended.
-    /// Where nothing is remembered, there is nothing to hold them against.
+    /// Where nothing is saved, there is nothing to hold them against.
     pub(crate) fn since(
-        remembered: Option<SavedConfigFile>,
+        state_dir: Option<PathBuf>,
         configured: Configuration,
-        files: &ConfigurationFiles,
         watch: FileWatch,
         accept: bool,
     ) -> (Configuration, Self) {
         let known = ConfigBaseline::of(&configured);
         let kubelet = configured.kubelet.clone();
-        let Some(memory) = remembered else {
-            return (configured, Self { watch, remembered: None, known, kubelet, proposed: None });
+        let change = |proposed| Self { watch, state_dir: state_dir.clone(), known, kubelet, proposed };
+        let Some(dir) = state_dir.as_deref() else { return (configured, change(None)) };
+        let former = SavedConfig::read(dir).unwrap_or_else(|cause| {
+            tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
+            None
+        });
+        let Some(SavedConfig { profile, policy, configz: _ }) = former.filter(|_| !accept) else {
+            save(dir, &configured);
+            return (configured, change(None));
         };
-        let former = match memory.load(files) {
-            Some(Ok(former)) if !accept => Some(former),
-            Some(Ok(_)) | None => None,
-            Some(Err(failure)) => {
-                for cause in failure.into_causes() {
-                    tracing::warn!(
-                        cause,
-                        "the remembered configuration cannot be used; the files count at once"
-                    );
-                }
-                None
-            }
-        };
-        if former.is_none() {
-            remember(&memory, files, &configured);
+        if policy == configured.policy {
+            return (configured, change(None));
         }
-        let remembered = Some(memory);
-        match former.filter(|former| former.policy != configured.policy) {
-            Some(former) => {
-                tracing::warn!(
-                    "the configuration was changed since the agent ended; it is held against the present"
-                );
-                (former, Self { watch, remembered, known, kubelet, proposed: Some(configured) })
-            }
-            None => (configured, Self { watch, remembered, known, kubelet, proposed: None }),
-        }
+        tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
+        let (service, kubelet) = (configured.service, configured.kubelet.clone());
+        let (settings, notes) = Default::default();
+        let former = Configuration { policy, profile, service, kubelet, settings, notes };
+        (former, change(Some(configured)))
     }
 }
 
@@ -123,7 +111,7 @@ pub(crate) struct Reload {
     ask_again: Option<Instant>,
     /// The kubelet did not answer when it was asked last.
     is_silent: bool,
-    remembered: Option<SavedConfigFile>,
+    state_dir: Option<PathBuf>,
     /// What takes effect at a start alone, as it was then.
     service: Service,
     /// Proposed and not said yet.
@@ -139,7 +127,7 @@ impl Reload {
         hangup: Signal,
         change: ConfigChange,
     ) -> Self {
-        let ConfigChange { watch, remembered, known, kubelet, proposed: unsaid } = change;
+        let ConfigChange { watch, state_dir, known, kubelet, proposed: unsaid } = change;
         let mut it = Self {
             files,
             hangup,
@@ -148,7 +136,7 @@ impl Reload {
             known: Some(known),
             ask_again: None,
             is_silent: false,
-            remembered,
+            state_dir,
             service,
             unsaid,
             proposed: None,
@@ -228,10 +216,9 @@ impl Reload {
     }
 
     /// What was proposed last is in force.
-    pub(crate) fn remember(&mut self) {
-        if let (Some(memory), Some(in_force)) = (self.remembered.clone(), self.proposed.take()) {
-            let files = self.files.clone();
-            tokio::task::spawn_blocking(move || remember(&memory, &files, &in_force));
+    pub(crate) fn save(&mut self) {
+        if let (Some(dir), Some(in_force)) = (self.state_dir.clone(), self.proposed.take()) {
+            tokio::task::spawn_blocking(move || save(&dir, &in_force));
         }
     }
 
@@ -248,18 +235,9 @@ impl Reload {
     }
 }
 
-fn remember(memory: &SavedConfigFile, files: &ConfigurationFiles, in_force: &Configuration) {
-    match memory.keep(files, in_force) {
-        Ok(SaveResult::Yes) => {}
-        Ok(SaveResult::ChangedSince) => {
-            tracing::warn!("the configuration files were changed again; what they said is not remembered");
-        }
-        Err(error) => {
-            tracing::warn!(
-                error = chain(&error),
-                "the configuration in force cannot be remembered over a restart"
-            );
-        }
+fn save(state_dir: &Path, in_force: &Configuration) {
+    if let Err(error) = SavedConfig::of(in_force).write(state_dir) {
+        tracing::warn!(error = chain(&error), "the configuration in force cannot be saved for a restart");
     }
 }
 

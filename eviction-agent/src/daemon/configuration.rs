@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::daemon::check::NodeFacts;
 use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::config_reload::Caller;
-use crate::daemon::saved_config::SavedConfigFile;
+use crate::daemon::state::SavedConfig;
 use crate::error::Failure;
 use crate::telemetry::event_log::Output;
 
@@ -37,12 +37,8 @@ pub struct ConfigurationFiles {
     pub configz: AskConfigz,
     /// Who asks it.
     pub caller: Caller,
-    /// What it said last to this agent.
+    /// What it reported last, to this agent or the one before.
     pub last_heard: Option<Effective>,
-    /// What it said last, as it is remembered over a restart.
-    pub last_said: Option<PathBuf>,
-    /// These are copies, of what was in force: nobody is asked.
-    pub are_copies: bool,
     /// AgentConfiguration; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
     /// Profile in the place of that of the AgentConfiguration.
@@ -359,11 +355,12 @@ impl Options {
         self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
     }
 
-    /// Where an earlier agent may have left the configuration that the kubelet reported. The action is part of the
-    /// configuration, and so not known yet.
-    pub(super) fn saved_kubelet_config(&self) -> Option<PathBuf> {
+    /// The configuration that the kubelet reported to the agent before. The action is part of the configuration, and
+    /// so not known yet.
+    pub(super) fn saved_kubelet_config(&self) -> Option<Effective> {
         let in_pod = self.kubeconfig.is_none() && self.cluster.is_some();
         let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
-        dir.map(|dir| SavedConfigFile::within(&dir).said())
+        // An unusable file is reported where the policy is read.
+        SavedConfig::read(&dir?).ok()??.configz
     }
 }

@@ -36,7 +36,6 @@ pub(crate) mod pod_activity;
 pub(crate) mod pod_source;
 pub(crate) mod psi_triggers;
 pub(crate) mod realtime;
-pub(crate) mod saved_config;
 pub(crate) mod startup;
 pub(crate) mod state;
 pub(crate) mod supervise;

@@ -46,7 +46,6 @@ use super::persisted::{self, PersistedState};
 use super::pod_activity::TaskTotals;
 use super::psi_triggers::PsiTriggers;
 use super::realtime;
-use super::saved_config::SavedConfigFile;
 use super::state::RestoredState;
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
@@ -126,14 +125,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let service = configuration.service;
     let Service { action, eviction_requests, memory_limits: _, metrics: _, server: _, probes: _ } = service;
     let state_dir = options.state_dir(action);
-    let remembered = state_dir.as_deref().map(SavedConfigFile::within);
-    let (in_force, change) = ConfigChange::since(
-        remembered,
-        configuration,
-        &options.configuration,
-        watch,
-        options.apply_config_now,
-    );
+    let (in_force, change) =
+        ConfigChange::since(state_dir.clone(), configuration, watch, options.apply_config_now);
     in_force.log();
     let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
     let host = Host::default();

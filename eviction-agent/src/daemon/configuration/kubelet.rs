@@ -53,23 +53,12 @@ impl Kubelet {
         agent: &AgentConfiguration,
         files: KubeletFiles,
     ) -> Result<Self, Failure> {
-        let answer = match given.are_copies {
-            true => Err(Failure::failed("the kubelet is not asked")),
-            false => config_reload::read(&given.caller, &agent.thresholds.configz),
-        };
-        let why = match answer {
+        let why = match config_reload::read(&given.caller, &agent.thresholds.configz) {
             Ok(effective) => return of_answer(effective, false, Vec::new()),
             Err(why) => why,
         };
         if let Some(last) = &given.last_heard {
             return of_answer(last.clone(), true, noted(why, "what it said last counts"));
-        }
-        if let Some(last) = &given.last_said
-            && let Some(effective) =
-                std::fs::read(last).ok().and_then(|text| serde_json::from_slice(&text).ok())
-        {
-            let counts = format!("what it said last counts ({})", last.display());
-            return of_answer(effective, true, noted(why, &counts));
         }
         if files == KubeletFiles::default() {
             return Err(why);
@@ -132,7 +121,7 @@ mod tests {
     #[test]
     fn what_a_kubelet_said_counts_while_it_says_nothing_and_before_any_file() {
         let folder = tempfile::tempdir().unwrap();
-        let [file, last_said] = ["kubelet.yaml", "said.json"].map(|name| folder.path().join(name));
+        let file = folder.path().join("kubelet.yaml");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
         fs::write(&file, format!("{text}evictionHard: {{memory.available: 3Gi}}\n")).unwrap();
         let said = |line: &str| {
@@ -153,9 +142,6 @@ mod tests {
             found.policy.thresholds[0].value.quantity(0).to_string()
         };
         assert_eq!(line(&files), "3Gi");
-        fs::write(&last_said, serde_json::to_vec(&said("2Gi")).unwrap()).unwrap();
-        files.last_said = Some(last_said);
-        assert_eq!(line(&files), "2Gi");
         files.last_heard = Some(said("1Gi"));
         assert_eq!(line(&files), "1Gi");
     }

@@ -14,6 +14,7 @@
 //!
 //! [`Clock`]: eviction_node::clock::Clock
 
+mod config;
 mod document;
 mod file;
 mod restore;
@@ -21,6 +22,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use config::SavedConfig;
 pub(crate) use document::Identity;
 pub(crate) use restore::{RestoredState, restore};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};

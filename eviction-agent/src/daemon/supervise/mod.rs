@@ -41,7 +41,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 /// # Errors
 /// What kept it from starting, or what ended it.
 pub fn run(mut options: Options) -> Result<(), Failure> {
-    options.configuration.last_said = options.saved_kubelet_config();
+    options.configuration.last_heard = options.saved_kubelet_config();
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -99,7 +99,7 @@ impl Daemon {
                 change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
                 change = self.reload.changed() => self.update_policy(change).await,
                 reach = reachability_change(&mut self.reachable) => self.update_reachability(reach).await,
-                () = self.applied.notified() => self.reload.remember(),
+                () = self.applied.notified() => self.reload.save(),
                 _ = self.signals.accept.recv() => self.command(Command::Accept).await,
                 _ = self.signals.overrun.recv() => self.step_down(),
                 end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,

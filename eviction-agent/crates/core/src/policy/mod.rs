@@ -3,6 +3,8 @@
 pub mod eviction_settings;
 pub mod preferences;
 
+use serde::{Deserialize, Serialize};
+
 use eviction_settings::{EvictionSettings, KernelKillMode};
 use preferences::{ApplyChanges, MemoryPreferences, PredictionMode, Preferences};
 
@@ -10,7 +12,8 @@ use crate::signal::Signal;
 use crate::units::{GoDuration, ThresholdValue};
 
 /// Everything that the pipeline is told. Made by `config`, whole and valid.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Policy {
     /// In the order of `ParseThresholdConfig`: hard, soft, then the copies of hard
     /// `memory.available` as `allocatableMemory.available`. Where the kubelet leaves the order
@@ -39,7 +42,8 @@ pub struct Policy {
 }
 
 /// One line that an observation must not fall below.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Threshold {
     /// What is measured.
     pub signal: Signal,
@@ -66,7 +70,8 @@ impl Threshold {
 }
 
 /// The kubelet's feature gates that change a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Gates {
     /// `PodLevelResources`: requests of the pod count, and hide those of its containers.
     pub pod_level_resources: bool,
@@ -82,7 +87,8 @@ impl Default for Gates {
 }
 
 /// The choices of a profile.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Rules {
     /// Which of the thresholds that are met drives an evaluation.
     pub urgency: Urgency,
@@ -112,7 +118,7 @@ pub struct Rules {
 }
 
 /// Which of the thresholds that are met drives an evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Urgency {
     /// The last one of memory, else the first: `helpers.go: byEvictionPriority`, as far as it
     /// is an order.
@@ -122,7 +128,7 @@ pub enum Urgency {
 }
 
 /// How much time a soft eviction grants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SoftGrace {
     /// The pod's own, up to `evictionMaxPodGracePeriod`, which is 0 unless it is set.
     Bounded,
@@ -134,7 +140,7 @@ pub enum SoftGrace {
 }
 
 /// How many pods go in one evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VictimsPerSync {
     /// One. Nothing is known of it afterwards.
     One,
@@ -147,7 +153,7 @@ pub enum VictimsPerSync {
 }
 
 /// Where pods without statistics rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WithoutStats {
     /// Before all others.
     First,
@@ -157,7 +163,7 @@ pub enum WithoutStats {
 }
 
 /// What usage of a file system is held against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskRanking {
     /// Bytes and inodes against requested bytes; images that no eviction frees evict too.
     Kubelet,
@@ -166,7 +172,7 @@ pub enum DiskRanking {
 }
 
 /// What requests at the level of the pod do to those of its containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodLevelRequests {
     /// Any of them hides all, also of resources that it does not name.
     HideAll,
@@ -175,7 +181,7 @@ pub enum PodLevelRequests {
 }
 
 /// When node-level reclaim was enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReclaimGoal {
     /// When every threshold of the node is resolved.
     EveryThreshold,
@@ -184,7 +190,7 @@ pub enum ReclaimGoal {
 }
 
 /// Which readings are believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Plausibility {
     /// All.
     Everything,
@@ -196,7 +202,7 @@ pub enum Plausibility {
 }
 
 /// What is done about thresholds that are about to be met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrendPolicy {
     /// Nobody looks ahead.
     None,
