@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::output::{Ended, Out, complain};
-use crate::daemon::{self, CleanOptions, Cleaned, DryRun};
+use crate::daemon::{self, CleanOptions, DryRun};
 use eviction_kube::Clean;
 
 /// Remove the agent's conditions and taints from nodes on which it no longer runs; those of others stay.
@@ -43,7 +43,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         Some(DryRunArg::Server) => DryRun::Server,
     };
     let mut code = ExitCode::SUCCESS;
-    for Cleaned { node, result } in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
+    for (node, result) in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
         match result {
             Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
             Err(failure) => {

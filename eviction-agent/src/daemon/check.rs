@@ -92,7 +92,7 @@ pub fn check(
         .map_err(|error| Failure::because("start a runtime", &error))?;
     let mut pods_source = None;
     if let Some(cluster) = cluster {
-        let (source, found) = runtime.block_on(cluster::probe(cluster));
+        let (source, found) = runtime.block_on(cluster::check(cluster));
         pods_source = Some(source);
         problems.extend(found);
     }

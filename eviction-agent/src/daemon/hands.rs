@@ -7,30 +7,16 @@ use tokio::sync::mpsc;
 
 use crate::error::{Failure, chain};
 use crate::telemetry::metrics::{Metrics, ResultLabels};
-use eviction_config::{ActionSettings, EvictionRequests};
+use eviction_config::ActionSettings;
 use eviction_core::policy::VictimsPerSync;
 use eviction_core::progress::KillUpdate;
-use eviction_core::units::GoDuration;
 use eviction_kill::CgroupDirs;
 use eviction_kill::KillMode;
 use eviction_kill::Killer;
 use eviction_kill::KillerConfig;
 use eviction_kill::MreleaseResult;
 use eviction_kill::RateLimitPolicy;
-use eviction_kube::EvictorConfig;
 use eviction_node::cgroup::node_root::NodeRoot;
-
-/// How the hand asks the API server.
-pub(super) fn hand_config(requests: EvictionRequests, action: ActionSettings) -> EvictorConfig {
-    let EvictionRequests { max_in_flight, timeout, max_age } = requests;
-    let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
-    EvictorConfig {
-        in_flight: max_in_flight.into(),
-        within: time(timeout),
-        fresh: time(max_age),
-        is_dry: action.is_dry(),
-    }
-}
 
 /// The hand; the acting one takes the right to act on this node.
 pub(super) fn executor(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use eviction_config::ActionSettings;
 
-use super::cluster::{BOOT_ID, read_boot_id};
 use super::control_loop::StateSender;
 use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
 use crate::daemon::configuration::Options;
@@ -14,6 +13,9 @@ use crate::telemetry::metrics::Metrics;
 
 /// The file of a state directory that has what outlives the agent within a boot.
 const STATE_FILE: &str = "state.json";
+
+/// The id of this boot of the machine, by the kernel.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// What writes the state, and for those that wait until it is written; nothing where it is not kept.
 pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
@@ -31,7 +33,7 @@ pub(crate) fn open(
     let Some(path) = state_dir.map(|dir| dir.join(STATE_FILE)) else {
         return Ok((StateSender::default(), None, RestoredState::default()));
     };
-    let boot_id = read_boot_id(Path::new(BOOT_ID))
+    let boot_id = read_boot_id()
         .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
     let identity = Identity {
         boot_id: boot_id.into(),
@@ -42,4 +44,9 @@ pub(crate) fn open(
     let recalled = restore(&path, &identity);
     let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;
     Ok((StateSender::by(lane), Some((keeper, written)), recalled))
+}
+
+/// The id of this boot; nothing if it cannot be read.
+pub(crate) fn read_boot_id() -> Option<String> {
+    Some(std::fs::read_to_string(BOOT_ID).ok()?.trim().to_owned()).filter(|id| !id.is_empty())
 }

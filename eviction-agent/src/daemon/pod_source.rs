@@ -2,14 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::cluster::WatchedPods;
+use tokio::sync::watch::Receiver;
+use tokio::time::sleep;
+
 use crate::error::{Failure, chain};
 use crate::source::pods::{PodErrors, parse_pod_list};
 use crate::telemetry::metrics::Metrics;
 use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::Policy;
+use eviction_kube::{StoreView, WatchedPod};
 use eviction_node::pods_file::{FileChange, PodsFile};
 
 use eviction_node::pod_index::PodIndex;
@@ -39,10 +43,10 @@ impl PodSource {
         Ok((Self::File(Box::new(File { file, policy: policy.clone() })), roster(pods, policy)))
     }
 
-    /// What the API server has told so far.
-    pub(crate) fn watched(mut watch: WatchedPods) -> (Self, PodIndex) {
-        let roster = watch.now();
-        (Self::Watch(watch), roster)
+    /// What the API server has sent so far.
+    pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<WatchedPod>>>) -> (Self, PodIndex) {
+        let index = index(&pods.borrow_and_update());
+        (Self::Watch(WatchedPods { pods, pending: false, announce: true }), index)
     }
 
     /// Waits for the next change: a new roster, or why there is none, which is counted and logged.
@@ -69,11 +73,51 @@ impl PodSource {
         match self {
             Self::Nothing => false,
             Self::File(_) => true,
-            Self::Watch(watch) => watch.are_known(),
+            Self::Watch(watch) => watch.pods.borrow().synced,
         }
     }
 }
 
 fn roster(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
     PodIndex::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, policy))).collect())
+}
+
+/// Changes come in groups: a pod that starts is updated three times within moments.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// The pods of the node, whenever they change.
+pub(crate) struct WatchedPods {
+    pods: Receiver<Arc<StoreView<WatchedPod>>>,
+    /// A change was not returned yet.
+    pending: bool,
+    /// Whether the next index is to be published, even if it is as before.
+    announce: bool,
+}
+
+impl WatchedPods {
+    /// Waits for the next change: another index, or why the API server does not respond. May be cancelled
+    /// at any time. For ever when the watch has ended, which the agent does not survive.
+    async fn changed(&mut self) -> Result<PodIndex, String> {
+        if !self.pending {
+            if self.pods.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.pending = true;
+        }
+        sleep(SETTLE).await;
+        self.pending = false;
+        let view = Arc::clone(&self.pods.borrow_and_update());
+        if let Some(error) = &view.error {
+            self.announce = true;
+            return Err(error.clone());
+        }
+        let index = index(&view);
+        Ok(if std::mem::take(&mut self.announce) { index } else { index.quietly() })
+    }
+}
+
+fn index(view: &StoreView<WatchedPod>) -> PodIndex {
+    let pods = view.objects.iter().map(|pod| Arc::clone(&pod.0)).collect();
+    let unreadable = view.unreadable.iter().map(|pod| format!("{}: {}", pod.key, pod.why));
+    PodIndex::new(pods).with_unreadable(unreadable.collect())
 }

@@ -14,7 +14,6 @@ use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_kill::Killer;
-use eviction_kube::Client;
 use eviction_node::backend_selection::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -30,13 +29,13 @@ use eviction_node::sampler::{Capacity, NodeSampler};
 use eviction_node::timer::{self, Timer};
 use tokio::sync::{mpsc, oneshot};
 
-use super::cluster::{self, Cluster, Evictions, NodeStatusSender, PendingUpdate};
+use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{Command, ControlLoop, Gauges, State, StateSender};
 use super::file_watch::FileWatch;
-use super::hands::{executor, hand_config, pacing};
+use super::hands::{executor, pacing};
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memcg_v1::MemcgV1Threshold;
@@ -51,7 +50,6 @@ use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
 use crate::error::Failure;
-use crate::spsc::Receiver;
 use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
@@ -75,12 +73,10 @@ pub(crate) struct Plan {
     pid_capacity: Option<u64>,
     executor: Killer,
     outcomes: ResultChannels,
-    /// For the slow side.
-    pub(crate) client: Option<Client>,
+    /// For the main thread.
     pub(crate) cluster: Option<Cluster>,
-    pub(crate) news: Option<Receiver<PendingUpdate>>,
     node: Option<NodeStatusSender>,
-    evictions: Option<Evictions>,
+    evictions: Option<EvictionSender>,
     /// For the slow side, as well.
     pub(crate) kept: PersistedState,
     keep: StateSender,
@@ -134,21 +130,21 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let pacing = pacing(policy.rules.victims);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
-    // One for all that ask: what it keeps warm serves each of them.
-    let asks = action.asks_server() || options.cluster.is_some();
-    let client = asks.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
-    let (cluster, evictions) = match &client {
-        Some(client) if action.asks_server() => {
-            tracing::info!(server = %client.access().server(), by = %client.access().origin(), "API server");
-            let config = hand_config(eviction_requests, action);
-            let (cluster, evictions) = Cluster::new(client.clone(), config, pacing.clone(), told.clone())?;
-            (Some(cluster), Some(evictions))
+    // One client for all requests: what it keeps warm serves each of them.
+    let connects = action.asks_server() || options.cluster.is_some();
+    let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
+    let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
+    if let Some(cluster) = &mut cluster {
+        if action.asks_server() {
+            let access = cluster.client.access();
+            tracing::info!(server = %access.server(), by = %access.origin(), "API server");
+            evictions = Some(cluster.evictions(eviction_requests, action, pacing.clone(), told.clone())?);
         }
-        _ => (None, None),
-    };
-    // Only who acts says so.
-    let marks = options.cluster.is_some() && !action.is_dry();
-    let (node, news) = marks.then(NodeStatusSender::new).transpose()?.unzip();
+        // Only an agent that acts writes to the node's object.
+        if options.cluster.is_some() && !action.is_dry() {
+            node = Some(cluster.node_status()?);
+        }
+    }
     let executor = executor(&root, action, pacing, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
@@ -169,9 +165,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         pid_capacity: options.pid_capacity,
         executor,
         outcomes,
-        client,
         cluster,
-        news,
         node,
         evictions,
         kept,
@@ -252,9 +246,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pid_capacity,
         executor,
         outcomes,
-        client: _,
         cluster: _,
-        news: _,
         node,
         evictions,
         kept: _,

@@ -34,7 +34,6 @@ use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
-use crate::telemetry::kube_events::oom_event;
 use crate::telemetry::pod_memory;
 use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
 use eviction_node::clock::{Clock, Instant};
@@ -222,7 +221,7 @@ impl TelemetryExporter {
             TelemetryEvent::OomKill(kill, at) => {
                 self.count_kills(&kill);
                 if let Some(events) = &self.events {
-                    events.record(oom_event(&kill, self.clock.shown(at.wall), events.node()));
+                    events.oom_kill(&kill, self.clock.shown(at.wall));
                 }
                 self.publish(at.wall, Event::OomKill(kill));
             }

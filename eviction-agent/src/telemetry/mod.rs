@@ -8,7 +8,6 @@ pub mod decision_log;
 pub mod event_log;
 pub(crate) mod exporter;
 pub mod http;
-pub(crate) mod kube_events;
 pub(crate) mod log_writer;
 pub mod metrics;
 pub(crate) mod pod_memory;

@@ -47,7 +47,7 @@ impl Rig {
         let client = Client::new(Access::find(Some(&kubeconfig)).unwrap()).unwrap();
         let (sender, outcomes) = mpsc::channel(64);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let hand = Evictor::new(client, config, sender);
+        let hand = Evictor::new(client, config, sender, None);
         Self { runtime, hand, outcomes, decisions: 0 }
     }
 
@@ -61,10 +61,10 @@ impl Rig {
             grace_period_seconds: grace,
             resource: Resource::Memory,
             ignores_budget,
-            after_marks: 0,
-            is_open: false,
+            after_update: 0,
+            is_unconfirmed: false,
         };
-        self.runtime.block_on(self.hand.take(order));
+        self.runtime.block_on(self.hand.evict(order));
         self.next()
     }
 
@@ -156,10 +156,10 @@ fn one_pod_is_evicted_and_no_other() {
         grace_period_seconds: 1,
         resource: Resource::Memory,
         ignores_budget: false,
-        after_marks: 0,
-        is_open: false,
+        after_update: 0,
+        is_unconfirmed: false,
     };
-    hand.runtime.block_on(hand.hand.take(order));
+    hand.runtime.block_on(hand.hand.evict(order));
     hand.decisions = 99;
     assert!(matches!(hand.next(), (ApiOperation::Eviction, ApiResult::NotSent { .. })));
     assert!(!is_going(&cluster, &second));

@@ -1,4 +1,4 @@
-//! Where the API server is, and with which credentials it is asked.
+//! Where the API server is, and with which credentials requests are sent.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ const LARGEST: u64 = 4 << 20;
 
 const CA: &str = "certificate authority";
 
-/// Where the API server is, and with which credentials it is asked: from a kubeconfig, or from the
+/// Where the API server is, and with which credentials requests are sent: from a kubeconfig, or from the
 /// service account of the pod that the agent runs in.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -144,7 +144,7 @@ fn trust(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
 }
 
 fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
-    // Errors of the file are told as those of all other files.
+    // Errors of the file read as those of all other files.
     read_file("kubeconfig", path)?;
     let wrong = |why: String| AccessError::Kubeconfig { path: path.to_owned(), why };
     let file = Kubeconfig::read_from(path).map_err(|error| explain(path, error))?;

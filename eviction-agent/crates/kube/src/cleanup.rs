@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::progress::ApiResult;
-use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
+use crate::error::OperationError;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
 
 /// A guard against others who write all the time, and against a server that does not come back.
@@ -25,28 +25,11 @@ pub struct Clean {
     pub conditions: Vec<String>,
 }
 
-/// Why something of the agent's may be left on a node.
-#[derive(Debug, Error)]
-#[error("{operation} node {node}: {why}")]
-pub struct CleanupError {
-    operation: &'static str,
-    node: String,
-    why: String,
-    help: Option<&'static str>,
-}
-
-impl CleanupError {
-    /// What can be done about it.
-    pub fn help(&self) -> Option<&'static str> {
-        self.help
-    }
-}
-
 /// Removes the agent's conditions and taints from a node; with `only_read` returns what it would remove.
 ///
 /// # Errors
 /// If the node does not exist, or the API server refuses or does not respond for 30 s.
-pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, CleanupError> {
+pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, OperationError> {
     let until = Instant::now() + PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let (mut removed, mut rounds) = (Clean::default(), 0);
@@ -54,7 +37,7 @@ pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> R
         let mut response = patcher.read(name).await;
         let mut operation = "read";
         if let Some(node) = response.node.take() {
-            let node = node.map_err(|why| error("read", name, why))?;
+            let node = node.map_err(|why| error("read", name, &why))?;
             if only_read {
                 return Ok(Clean::of(&node));
             }
@@ -67,9 +50,8 @@ pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> R
                     continue;
                 }
                 Ok(true) => {
-                    let help = Some("the agent still runs there: take its DaemonSet away first");
-                    let why = "what is taken away is written again".to_owned();
-                    return Err(CleanupError { help, ..error("clean", name, why) });
+                    return Err(error("clean", name, "what is taken away is written again")
+                        .help("the agent still runs there: take its DaemonSet away first"));
                 }
                 Err(refused) => (operation, response) = refused,
             }
@@ -117,7 +99,7 @@ impl Clean {
 }
 
 /// The agent's taints and conditions on a node.
-pub fn own_marks(node: &Node) -> Vec<String> {
+pub(crate) fn leftovers(node: &Node) -> Vec<String> {
     let Clean { taints, conditions } = Clean::of(node);
     taints.into_iter().chain(conditions).collect()
 }
@@ -127,18 +109,16 @@ fn is_passing(response: &NodeResponse) -> bool {
     response.is_stale() || matches!(response.result, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
-fn error(operation: &'static str, name: &str, why: String) -> CleanupError {
-    CleanupError { operation, node: name.to_owned(), why, help: None }
+fn error(operation: &'static str, name: &str, why: &str) -> OperationError {
+    OperationError::new(format!("{operation} node {name}: {why}"))
 }
 
-fn failure(operation: &'static str, name: &str, result: &ApiResult) -> CleanupError {
-    let failed = |why: &str| error(operation, name, why.to_owned());
+fn failure(operation: &'static str, name: &str, result: &ApiResult) -> OperationError {
+    let failed = |why: &str| error(operation, name, why);
     match result {
         ApiResult::Terminated => failed("there is no such node"),
-        ApiResult::Forbidden { why } => {
-            let help = Some("it takes get and patch of nodes, and patch of nodes/status");
-            CleanupError { help, ..failed(&format!("a permission is missing: {why}")) }
-        }
+        ApiResult::Forbidden { why } => failed(&format!("a permission is missing: {why}"))
+            .help("it takes get and patch of nodes, and patch of nodes/status"),
         ApiResult::Throttled { .. } => failed("the API server has too much to do"),
         result => failed(result.why().unwrap_or(result.name())),
     }

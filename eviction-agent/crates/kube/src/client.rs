@@ -9,9 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::access::Access;
 use crate::backoff::Backoff;
-use crate::counts::{Counters, RequestCounts, operation};
 use crate::error::{AccessError, RequestError};
-use crate::reachability::{ApiReachability, Sign};
+use crate::metrics::{Counters, RequestCounts, operation};
+use crate::reachability::{ApiReachability, Availability};
 use crate::request::{Request, Response, retry_after};
 use crate::stack::{Service, Stack};
 use crate::token::TokenFile;
@@ -31,10 +31,10 @@ const NONE: (usize, Duration) = (0, Duration::ZERO);
 /// (`IdleTimeout` of its `http.Server`).
 const KEEP_ALIVE: Duration = Duration::from_secs(45);
 
-/// ApiOperation for to keep a connection alive: any client may, and it costs the server nothing.
+/// Read to keep a connection alive: any client may, and it costs the server nothing.
 const VERSION: &str = "/version";
 
-/// While there is doubt, between two requests that find out.
+/// Between two requests of a probe.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// For so long; after that less and less often.
@@ -44,7 +44,7 @@ const PROBE_MOST: Duration = Duration::from_secs(10);
 /// How long each may take: as long as an eviction.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Asks the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
+/// Sends requests to the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -54,21 +54,21 @@ pub struct Client {
 struct Shared {
     access: Access,
     token: Option<Arc<TokenFile>>,
-    open: Mutex<Open>,
+    connections: Mutex<Connections>,
     /// The connections were given up.
     closed: Notify,
     counters: Counters,
-    /// Whether the server can be asked, and how that is known.
+    /// Whether the server is available, and how that is known.
     reachable: watch::Sender<bool>,
     reachability: Mutex<ApiReachability>,
     born: Instant,
-    /// A request failed, or has no response yet.
-    doubt: Notify,
+    /// A request failed, or has no response yet: the probe starts.
+    check_reachability: Notify,
 }
 
 /// What is made when it is needed, and made anew when it is no good any more.
 #[derive(Debug, Default)]
-struct Open {
+struct Connections {
     stack: Option<Arc<Stack>>,
     /// kube's client for requests, with its pool of connections.
     pool: Option<Pool>,
@@ -94,7 +94,7 @@ enum Connection {
 
 impl Client {
     /// A client that has not connected yet. Credentials are read here once, so that what is wrong with
-    /// them is known before the server is asked. Blocks while an exec plugin runs.
+    /// them is known before the first request. Blocks while an exec plugin runs.
     ///
     /// # Errors
     /// If they cannot be read or are not what they should be.
@@ -104,17 +104,17 @@ impl Client {
             token.header(Instant::now())?;
         }
         let stack = Stack::build(&access, token.clone())?;
-        let open = Mutex::new(Open { stack: Some(Arc::new(stack)), pool: None });
+        let connections = Mutex::new(Connections { stack: Some(Arc::new(stack)), pool: None });
         let shared = Shared {
             access,
             token,
-            open,
+            connections,
             closed: Notify::new(),
             counters: Counters::default(),
             reachable: watch::Sender::new(true),
             reachability: Mutex::default(),
             born: Instant::now(),
-            doubt: Notify::new(),
+            check_reachability: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -146,22 +146,22 @@ impl Client {
         let status = result.as_ref().map(|response| response.status);
         self.shared.counters.end(operation(&request.method, &request.path), status);
         match &result {
-            Ok(response) if response.status == 401 => self.refused(),
-            Err(RequestError::Certificate { .. }) => self.refused(),
+            Ok(response) if response.status == 401 => self.renew_credentials(),
+            Err(RequestError::Certificate { .. }) => self.renew_credentials(),
             // The others go the same way.
             Err(RequestError::Deadline { .. } | RequestError::Broken(_))
                 if connection == Connection::Pooled =>
             {
-                self.shared.open().pool = None;
+                self.shared.connections().pool = None;
                 self.shared.closed.notify_one();
             }
             _ => {}
         }
         // That one is answered also by a server that has lost its store.
         if request.path != VERSION {
-            self.shared.note_sign(began, Sign::of(&result));
+            self.shared.note_result(began, Availability::of(&result));
         } else if result.is_err() {
-            self.doubt();
+            self.check_reachability();
         }
         result
     }
@@ -187,14 +187,14 @@ impl Client {
 
     async fn kube(&self, connection: Connection) -> Result<kube::Client, RequestError> {
         if connection == Connection::Fresh {
-            return Ok(client_of(self.stack().await?.service(NONE)));
+            return Ok(kube_client(self.stack().await?.service(NONE)));
         }
-        if let Some(Pool(client)) = &self.shared.open().pool {
+        if let Some(Pool(client)) = &self.shared.connections().pool {
             return Ok(client.clone());
         }
         let stack = self.stack().await?;
-        let pool = &mut self.shared.open().pool;
-        Ok(pool.get_or_insert_with(|| Pool(client_of(stack.service(REQUESTS)))).0.clone())
+        let pool = &mut self.shared.connections().pool;
+        Ok(pool.get_or_insert_with(|| Pool(kube_client(stack.service(REQUESTS)))).0.clone())
     }
 
     /// Sends lists and watches over connections of its own.
@@ -203,23 +203,23 @@ impl Client {
     }
 
     async fn stack(&self) -> Result<Arc<Stack>, RequestError> {
-        if let Some(stack) = &self.shared.open().stack {
+        if let Some(stack) = &self.shared.connections().stack {
             return Ok(Arc::clone(stack));
         }
         let (access, token) = (self.shared.access.clone(), self.shared.token.clone());
         let built = tokio::task::spawn_blocking(move || Stack::build(&access, token)).await;
         let stack = Arc::new(built.map_err(|error| RequestError::Malformed(error.into()))??);
-        Ok(Arc::clone(self.shared.open().stack.insert(stack)))
+        Ok(Arc::clone(self.shared.connections().stack.insert(stack)))
     }
 
-    /// The server does not accept the credentials, or they do not fit the server: they are read
-    /// again for the next request.
-    pub(crate) fn refused(&self) {
+    /// The server does not accept the credentials, or they do not fit the server: reads them again for the
+    /// next request.
+    pub(crate) fn renew_credentials(&self) {
         if let Some(token) = &self.shared.token {
             token.refused();
         }
         if self.shared.access.is_renewed_by_stack() {
-            *self.shared.open() = Open::default();
+            *self.shared.connections() = Connections::default();
             self.shared.closed.notify_one();
         }
     }
@@ -229,22 +229,22 @@ impl Client {
         &self.shared.counters
     }
 
-    /// Whether the server can be asked: by what became of the requests so far, and once there is
-    /// doubt, of those of [`Client::probe`].
+    /// Whether the server is available: by what became of the requests so far, and after a failure, of those
+    /// of [`Client::probe`].
     pub fn reachable(&self) -> watch::Receiver<bool> {
         self.shared.reachable.subscribe()
     }
 
-    /// There is reason to find out whether the server can still be asked.
-    pub fn doubt(&self) {
-        self.shared.doubt.notify_one();
+    /// Wakes [`Client::probe`]: the server may be unavailable.
+    pub fn check_reachability(&self) {
+        self.shared.check_reachability.notify_one();
     }
 
-    /// Asks for that path while there is doubt, for ever: once a second, after a minute up to every
+    /// Reads that path from a failure until a success, for ever: once a second, after a minute up to every
     /// ten. It should be something for which the server has to ask its store.
     pub async fn probe(&self, path: String) {
         loop {
-            self.shared.doubt.notified().await;
+            self.shared.check_reachability.notified().await;
             let mut connection = Connection::Fresh;
             let began = Instant::now();
             let mut pauses = Backoff::new(PROBE_EVERY, PROBE_MOST);
@@ -252,7 +252,7 @@ impl Client {
                 let asked = Instant::now();
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
                 let result = self.send(request, connection).await;
-                if Sign::of(&result) == Sign::Heard {
+                if Availability::of(&result) == Availability::Available {
                     break;
                 }
                 connection = if result.is_err() { Connection::Fresh } else { Connection::Pooled };
@@ -287,7 +287,7 @@ impl Client {
 }
 
 /// kube's client over that service. Namespaces are always given.
-pub(crate) fn client_of<S, B>(service: S) -> kube::Client
+pub(crate) fn kube_client<S, B>(service: S) -> kube::Client
 where
     S: tower::Service<
             http::Request<kube::client::Body>,
@@ -302,17 +302,17 @@ where
 }
 
 impl Shared {
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_sign(&self, began: Duration, sign: Sign) {
+    fn note_result(&self, began: Duration, availability: Availability) {
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reachable) = reachability.note(began, self.born.elapsed(), sign) {
+        if let Some(reachable) = reachability.note(began, self.born.elapsed(), availability) {
             self.reachable.send_replace(reachable);
         }
-        if sign == Sign::Unheard {
-            self.doubt.notify_one();
+        if availability == Availability::Unavailable {
+            self.check_reachability.notify_one();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration that a kubelet runs with, as it tells it.
+//! The configuration that a kubelet runs with, as it reports it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub const CONFIGZ_PATH: &str = "/configz";
 /// (`authentication.webhook`).
 const WITHIN: Duration = Duration::from_secs(12);
 
-/// Asks a kubelet with the credentials for the API server. Without a `server_name` its certificate may
+/// Reads it from a kubelet with the credentials for the API server. Without a `server_name` its certificate may
 /// be for `node_name`, as one that it has signed itself is, or for its address.
 ///
 /// # Errors

@@ -55,6 +55,44 @@ pub enum AccessError {
     },
 }
 
+/// Why an operation failed, for people.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub struct OperationError {
+    message: String,
+    help: Option<&'static str>,
+    is_usage: bool,
+}
+
+impl OperationError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), help: None, is_usage: false }
+    }
+
+    /// The agent was called in the wrong way.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { is_usage: true, ..Self::new(message) }
+    }
+
+    pub(crate) fn because(operation: impl AsRef<str>, error: &dyn Error) -> Self {
+        Self::new(format!("{}: {}", operation.as_ref(), chain(error)))
+    }
+
+    pub(crate) fn help(self, help: &'static str) -> Self {
+        Self { help: Some(help), ..self }
+    }
+
+    /// What can be done about it.
+    pub fn advice(&self) -> Option<&'static str> {
+        self.help
+    }
+
+    /// Whether the agent was called in the wrong way.
+    pub fn is_usage(&self) -> bool {
+        self.is_usage
+    }
+}
+
 /// Why a request has no response.
 #[derive(Debug, Error)]
 pub enum RequestError {
@@ -100,7 +138,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Whether the server may have done what was asked.
+    /// Whether the server may have carried out the request.
     pub fn may_have_been_carried_out(&self) -> bool {
         match self {
             Self::Deadline { .. } | Self::Broken(_) | Self::TooLarge { .. } => true,
@@ -122,7 +160,7 @@ impl RequestError {
         }
     }
 
-    /// What a service reports instead of a response: tells whether the request can have left this
+    /// What a service reports instead of a response: finds out whether the request can have left this
     /// process.
     pub(crate) fn of_service(cause: BoxError, address: &str) -> Self {
         let cause = match cause.downcast::<AccessError>() {

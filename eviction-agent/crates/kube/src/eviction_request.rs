@@ -39,19 +39,17 @@ pub struct EvictionRequest {
     pub grace_period_seconds: i64,
     /// What the node is short of.
     pub resource: Resource,
-    /// Its PodDisruptionBudget said no: it is deleted without asking again.
+    /// Its PodDisruptionBudget does not allow the eviction: it is deleted.
     pub ignores_budget: bool,
-    /// What the node is to say first: the number of those conditions and taints, 0 if there are none
-    /// to wait for.
-    pub after_marks: u64,
-    /// It was asked for before, and nobody knows what came of it: that is found out, and nothing
-    /// asked for.
-    pub is_open: bool,
+    /// The node status that is written first: the number of the update, 0 if there is none to wait for.
+    pub after_update: u64,
+    /// It was requested before, and its result is unknown: that is found out, and nothing requested.
+    pub is_unconfirmed: bool,
 }
 
 impl EvictionRequest {
-    /// What the API server is asked for.
-    pub(crate) fn asks_for(&self) -> ApiOperation {
+    /// What is requested.
+    pub(crate) fn operation(&self) -> ApiOperation {
         if self.ignores_budget { ApiOperation::Deletion } else { ApiOperation::Eviction }
     }
 }
@@ -59,13 +57,13 @@ impl EvictionRequest {
 /// How a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manner {
-    /// How long it may take. The server is told, and gives up as well.
+    /// How long it may take. The server gives up then as well.
     pub(crate) within: Duration,
     /// Nothing is to be written: the server checks all, and does none of it.
     pub(crate) is_dry: bool,
 }
 
-/// Asks for an eviction, of which PodDisruptionBudgets have a say.
+/// Requests an eviction, which PodDisruptionBudgets can refuse.
 ///
 /// kube's `Api::evict` would send `delete_options`, a field that the API does not have: neither uid nor
 /// grace period would count.
@@ -80,7 +78,7 @@ pub(crate) fn eviction(order: &EvictionRequest, manner: Manner) -> Request {
     finish(Request::post(path(&order.pod, "/eviction", manner), to_json(&body)), manner)
 }
 
-/// Asks for a deletion, of which nobody else has a say.
+/// Requests a deletion, which they cannot.
 pub(crate) fn deletion(order: &EvictionRequest, manner: Manner) -> Request {
     let body = DeleteOptions {
         api_version: Some("v1".to_owned()),
@@ -105,7 +103,7 @@ pub(crate) fn disruption_target(pod: &PodName, message: &str, now: &str, manner:
 }
 
 /// Looks at a pod.
-pub(crate) fn look(pod: &PodName, manner: Manner) -> Request {
+pub(crate) fn read(pod: &PodName, manner: Manner) -> Request {
     finish(Request::get(path(pod, "", Manner { is_dry: false, ..manner })), manner)
 }
 
@@ -157,8 +155,8 @@ mod tests {
             grace_period_seconds,
             resource: Resource::Memory,
             ignores_budget: false,
-            after_marks: 0,
-            is_open: false,
+            after_update: 0,
+            is_unconfirmed: false,
         }
     }
 
@@ -200,7 +198,7 @@ mod tests {
         assert_eq!(body(&deletion(&order("web", 1), manner))["dryRun"], json!(["All"]));
         let patch = disruption_target(&order("web", 1).pod, "why", "2026-01-05T08:00:00Z", manner);
         assert!(patch.path.ends_with("/pods/web/status?timeout=6s&dryRun=All"), "{}", patch.path);
-        assert!(!look(&order("web", 1).pod, manner).path.contains("dryRun"));
+        assert!(!read(&order("web", 1).pod, manner).path.contains("dryRun"));
     }
 
     #[test]

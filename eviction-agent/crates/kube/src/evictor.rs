@@ -1,4 +1,4 @@
-//! The hand that asks.
+//! Requests evictions, and finds out what came of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,37 +6,37 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate};
 
+use crate::backoff::now_ns;
 use crate::client::Client;
-use crate::clock::now_ns;
 use crate::eviction_request::{self as request, EvictionRequest, Manner};
-use crate::rbac::Rights;
 use crate::request::Request;
+use crate::response::Permissions;
 use crate::response::judge;
 
 /// The condition is a courtesy: a deletion does not wait longer for it.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);
 
-/// The node's marks keep the replacement away from it; the victim's memory does not wait longer for
+/// The node's taints keep the replacement away from it; the victim's memory does not wait longer for
 /// them.
-const MARKED_WITHIN: Duration = Duration::from_millis(20);
+const NODE_STATUS_WITHIN: Duration = Duration::from_millis(20);
 
-/// A server that was asked gives up with the time it was told, and a moment.
+/// A server gives up with the timeout of the request, and a moment.
 const SETTLES: Duration = Duration::from_secs(2);
 
-/// Between two looks at a pod of which it is not known whether it goes.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Between two reads of a pod of which it is not known whether it goes.
+const READ_EVERY: Duration = Duration::from_secs(2);
 
-/// Looks that were answered and told nothing, such as those that the agent has no right to.
-const LOOKS: u32 = 12;
+/// Reads whose response says nothing, such as those that the agent has no right to.
+const READS: u32 = 12;
 
-/// A request that has no answer by then makes doubt whether the server can be asked.
-const DOUBT: Duration = Duration::from_secs(1);
+/// A request that has no response by then starts the probe of the server.
+const SLOW: Duration = Duration::from_secs(1);
 
-/// How the hand works.
+/// Bounds of eviction requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictorConfig {
     /// The most requests at a time.
@@ -56,132 +56,126 @@ impl Default for EvictorConfig {
     }
 }
 
-/// Asks for evictions. Cloning shares all.
+/// Requests evictions. Cloning shares all.
 #[derive(Clone, Debug)]
 pub struct Evictor {
     shared: Arc<Shared>,
     permits: Arc<Semaphore>,
-    marks: Option<watch::Receiver<u64>>,
+    node_status: Option<watch::Receiver<u64>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     client: Client,
     config: EvictorConfig,
-    outcomes: mpsc::Sender<KillUpdate>,
-    rights: Rights,
+    results: mpsc::Sender<KillUpdate>,
+    permissions: Permissions,
 }
 
 impl Evictor {
-    /// A hand that asks by this client, and tells what came of it to `outcomes`.
-    pub fn new(client: Client, config: EvictorConfig, outcomes: mpsc::Sender<KillUpdate>) -> Self {
+    /// Sends requests by this client, and their results to `results`. `node_status` has the number of the
+    /// node status that is written, or that need not be waited for: it goes first.
+    pub fn new(
+        client: Client,
+        config: EvictorConfig,
+        results: mpsc::Sender<KillUpdate>,
+        node_status: Option<watch::Receiver<u64>>,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let shared = Arc::new(Shared { client, config, outcomes, rights: Rights::default() });
-        Self { shared, permits, marks: None }
+        let shared = Arc::new(Shared { client, config, results, permissions: Permissions::default() });
+        Self { shared, permits, node_status }
     }
 
-    /// The same, that lets the node's marks go first: `marks` has the number of those that are
-    /// written, or that need not be waited for.
-    #[must_use]
-    pub fn behind(self, marks: watch::Receiver<u64>) -> Self {
-        Self { marks: Some(marks), ..self }
-    }
-
-    /// Begins to carry out an order, as soon as there is room for one more. Needs a tokio runtime.
-    pub async fn take(&self, order: EvictionRequest) {
+    /// Begins to carry out a request, as soon as there is room for one more. Needs a tokio runtime.
+    pub async fn evict(&self, request: EvictionRequest) {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
-        let (shared, marks) = (Arc::clone(&self.shared), self.marks.clone());
+        let (shared, node_status) = (Arc::clone(&self.shared), self.node_status.clone());
         tokio::spawn(async move {
-            if let Some(marks) = marks {
-                are_written(marks, order.after_marks).await;
+            if let Some(mut node_status) = node_status {
+                let written = node_status.wait_for(|written| *written >= request.after_update);
+                // Late or failed: the eviction goes on.
+                drop(timeout(NODE_STATUS_WITHIN, written).await);
             }
-            shared.carry_out(order, permit).await;
+            shared.carry_out(request, permit).await;
         });
     }
 }
 
-/// Waits until marks are written, for a moment.
-async fn are_written(mut marks: watch::Receiver<u64>, number: u64) {
-    let written = marks.wait_for(|written| *written >= number);
-    // Late, or nobody writes them any more: the eviction goes on.
-    drop(tokio::time::timeout(MARKED_WITHIN, written).await);
-}
-
 impl Shared {
-    async fn carry_out(&self, order: EvictionRequest, permit: OwnedSemaphorePermit) {
-        let asked = order.asks_for();
-        if order.is_open {
+    async fn carry_out(&self, eviction: EvictionRequest, permit: OwnedSemaphorePermit) {
+        let operation = eviction.operation();
+        if eviction.is_unconfirmed {
             drop(permit);
-            let answered = self.find_out(&order).await;
-            return self.tell(&order, asked, answered).await;
+            let result = self.find_out(&eviction).await;
+            return self.report(&eviction, operation, result).await;
         }
-        let age = Duration::from_nanos(now_ns().saturating_sub(order.at_ns));
+        let age = Duration::from_nanos(now_ns().saturating_sub(eviction.at_ns));
         if age > self.config.fresh {
             let why = format!("the decision is {} ms old", age.as_millis());
-            return self.tell(&order, asked, ApiResult::NotSent { why: why.into() }).await;
+            return self.report(&eviction, operation, ApiResult::NotSent { why: why.into() }).await;
         }
         let manner = Manner { within: self.config.within, is_dry: self.config.is_dry };
-        let request = if order.ignores_budget {
-            self.say_why(&order).await;
-            request::deletion(&order, manner)
+        let request = if eviction.ignores_budget {
+            self.set_condition(&eviction).await;
+            request::deletion(&eviction, manner)
         } else {
-            request::eviction(&order, manner)
+            request::eviction(&eviction, manner)
         };
-        let answered = self.ask(asked, request).await;
-        let is_open = matches!(answered, ApiResult::Unknown { .. }) && !self.config.is_dry;
-        self.tell(&order, asked, answered).await;
+        let result = self.send(operation, request).await;
+        let is_unconfirmed = matches!(result, ApiResult::Unknown { .. }) && !self.config.is_dry;
+        self.report(&eviction, operation, result).await;
         drop(permit);
-        if is_open {
-            let answered = self.find_out(&order).await;
-            self.tell(&order, asked, answered).await;
+        if is_unconfirmed {
+            let result = self.find_out(&eviction).await;
+            self.report(&eviction, operation, result).await;
         }
     }
 
     /// The condition by which others know why the pod ends, where the API does not write it.
-    async fn say_why(&self, order: &EvictionRequest) {
-        let message = format!("The node was low on resource: {}. ", order.resource.name());
+    async fn set_condition(&self, eviction: &EvictionRequest) {
+        let message = format!("The node was low on resource: {}. ", eviction.resource.name());
         let now = seconds(Timestamp::now());
         let manner = Manner { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
-        let request = request::disruption_target(&order.pod, &message, &now, manner);
-        let answered = self.ask(ApiOperation::Condition, request).await;
-        if answered != ApiResult::Accepted {
-            self.tell(order, ApiOperation::Condition, answered).await;
+        let request = request::disruption_target(&eviction.pod, &message, &now, manner);
+        let result = self.send(ApiOperation::Condition, request).await;
+        if result != ApiResult::Accepted {
+            self.report(eviction, ApiOperation::Condition, result).await;
         }
     }
 
-    async fn ask(&self, asked: ApiOperation, request: Request) -> ApiResult {
+    async fn send(&self, operation: ApiOperation, request: Request) -> ApiResult {
         let request = self.client.request(request);
         tokio::pin!(request);
-        let result = match tokio::time::timeout(DOUBT, &mut request).await {
-            Ok(result) => result,
+        let response = match timeout(SLOW, &mut request).await {
+            Ok(response) => response,
             Err(_elapsed) => {
-                self.client.doubt();
+                self.client.check_reachability();
                 request.await
             }
         };
-        let answered = judge(asked, &result);
-        self.rights.note(asked, &answered);
-        answered
+        let result = judge(operation, &response);
+        self.permissions.note(operation, &result);
+        result
     }
 
-    /// Whether a request was carried out of which nobody said so. It is not repeated: its pod is
-    /// looked at, for as long as it takes until the server can be asked.
-    async fn find_out(&self, order: &EvictionRequest) -> ApiResult {
+    /// Whether a request without a response was carried out. It is not repeated: its pod is read, for as
+    /// long as it takes until the server responds.
+    async fn find_out(&self, eviction: &EvictionRequest) -> ApiResult {
         let manner = Manner { within: self.config.within, is_dry: false };
         // Until then the server may still be at it.
         let settled = Instant::now() + SETTLES;
-        let mut told_nothing = 0;
-        while told_nothing < LOOKS {
-            let result = self.client.request(request::look(&order.pod, manner)).await;
-            let answered = judge(ApiOperation::GetPod, &result);
-            self.rights.note(ApiOperation::GetPod, &answered);
-            match answered {
+        let mut said_nothing = 0;
+        while said_nothing < READS {
+            let response = self.client.request(request::read(&eviction.pod, manner)).await;
+            let result = judge(ApiOperation::GetPod, &response);
+            self.permissions.note(ApiOperation::GetPod, &result);
+            match result {
                 ApiResult::Accepted => {
-                    match result.ok().and_then(|answer| seen(&answer.body, &order.pod.uid)) {
+                    match response.ok().and_then(|response| observed(&response.body, &eviction.pod.uid)) {
                         Some(ApiResult::NotSent { .. }) if Instant::now() < settled => {}
-                        Some(answered) => return answered,
-                        None => told_nothing += 1,
+                        Some(result) => return result,
+                        None => said_nothing += 1,
                     }
                 }
                 ApiResult::Terminated => return ApiResult::Terminated,
@@ -189,23 +183,23 @@ impl Shared {
                 | ApiResult::Unknown { .. }
                 | ApiResult::Unauthorized { .. }
                 | ApiResult::Throttled { .. } => {}
-                _ => told_nothing += 1,
+                _ => said_nothing += 1,
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            sleep(READ_EVERY).await;
         }
         ApiResult::NotSent { why: "nobody says what came of the request".into() }
     }
 
-    async fn tell(&self, order: &EvictionRequest, asked: ApiOperation, answered: ApiResult) {
+    async fn report(&self, eviction: &EvictionRequest, asked: ApiOperation, answered: ApiResult) {
         let progress = KillProgress::Answered { asked, answered, is_dry: self.config.is_dry };
-        let pod = Arc::clone(&order.pod);
-        let outcome = KillUpdate { decision: order.decision, pod, at_ns: now_ns(), progress };
+        let pod = Arc::clone(&eviction.pod);
+        let update = KillUpdate { decision: eviction.decision, pod, at_ns: now_ns(), progress };
         // Without a listener it is of no use.
-        let _ = self.outcomes.send(outcome).await;
+        let _ = self.results.send(update).await;
     }
 }
 
-/// Of a pod as much as tells whether it goes.
+/// As much of a pod as shows whether it is terminating.
 #[derive(Deserialize)]
 struct Pod {
     metadata: Metadata,
@@ -218,8 +212,8 @@ struct Metadata {
     deletion_timestamp: Option<Box<str>>,
 }
 
-/// What a pod's state says of a request that it go.
-fn seen(body: &[u8], uid: &str) -> Option<ApiResult> {
+/// The result of an eviction request by the pod's state.
+fn observed(body: &[u8], uid: &str) -> Option<ApiResult> {
     let Pod { metadata } = serde_json::from_slice(body).ok()?;
     Some(match metadata.deletion_timestamp {
         _ if *metadata.uid != *uid => ApiResult::Replaced,
@@ -242,11 +236,11 @@ mod tests {
     fn a_pods_state_says_whether_it_goes() {
         let pod = |rest: &str| format!(r#"{{"kind":"Pod","metadata":{{"uid":"u"{rest}}}}}"#);
         let going = pod(r#","deletionTimestamp":"2026-01-05T08:00:00Z""#);
-        assert_eq!(seen(going.as_bytes(), "u"), Some(ApiResult::Accepted));
-        assert_eq!(seen(going.as_bytes(), "v"), Some(ApiResult::Replaced));
-        assert!(matches!(seen(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
-        assert_eq!(seen(b"{", "u"), None);
-        assert_eq!(seen(b"{\"metadata\":{}}", "u"), None);
+        assert_eq!(observed(going.as_bytes(), "u"), Some(ApiResult::Accepted));
+        assert_eq!(observed(going.as_bytes(), "v"), Some(ApiResult::Replaced));
+        assert!(matches!(observed(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
+        assert_eq!(observed(b"{", "u"), None);
+        assert_eq!(observed(b"{\"metadata\":{}}", "u"), None);
     }
 
     #[test]

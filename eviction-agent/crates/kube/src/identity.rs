@@ -75,7 +75,7 @@ struct Metadata<'a> {
 }
 
 impl Identity {
-    /// The identity that an object tells.
+    /// The identity of an object.
     pub(crate) fn of(json: &[u8]) -> Result<Self, String> {
         let object: Object<'_> = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let Metadata { namespace, name, uid, resource_version } = object.metadata;
@@ -92,7 +92,7 @@ fn required<'t>(field: &str, text: Option<&'t str>) -> Result<&'t str, String> {
     text.filter(|text| !text.is_empty()).ok_or_else(|| format!("metadata.{field}: is missing"))
 }
 
-/// The version alone, as bookmarks tell it.
+/// The version alone, as bookmarks have it.
 pub(crate) fn version_of(json: &[u8]) -> Option<Version> {
     let object: Object<'_> = serde_json::from_slice(json).ok()?;
     object

@@ -33,7 +33,7 @@ impl From<Box<RawValue>> for Item {
     }
 }
 
-/// The name under which serde_json hands over a text as it is.
+/// The name under which serde_json passes a text on as it is.
 const RAW: &str = "$serde_json::private::RawValue";
 
 impl<'de> Deserialize<'de> for Item {
@@ -101,7 +101,7 @@ mod tests {
 
     use super::Item;
 
-    fn told(item: &Item) -> (Option<String>, Option<String>, &str) {
+    fn parts(item: &Item) -> (Option<String>, Option<String>, &str) {
         let name = item.identity.as_ref().ok().map(|identity| identity.key.to_string());
         (name, item.resource_version(), item.json.get())
     }
@@ -112,13 +112,13 @@ mod tests {
             {"metadata":{"namespace":"a","name":"b","uid":"u","resourceVersion":"7"},"spec":{"n":1e400}},
             {"metadata":"x"}, {"metadata":{"labels":5,"resourceVersion":"8"}}, 5, null]}"#;
         let list: ObjectList<Item> = serde_json::from_str(list).unwrap();
-        let told: Vec<_> = list.items.iter().map(told).collect();
+        let parts: Vec<_> = list.items.iter().map(parts).collect();
         let good =
             r#"{"metadata":{"namespace":"a","name":"b","uid":"u","resourceVersion":"7"},"spec":{"n":1e400}}"#;
-        assert_eq!(told[0], (Some("a/b".into()), Some("7".into()), good));
-        assert_eq!(told[1], (None, None, r#"{"metadata":"x"}"#));
-        assert_eq!(told[2].1.as_deref(), Some("8"));
-        assert_eq!((told[3].2, told[4].2), ("5", "null"));
+        assert_eq!(parts[0], (Some("a/b".into()), Some("7".into()), good));
+        assert_eq!(parts[1], (None, None, r#"{"metadata":"x"}"#));
+        assert_eq!(parts[2].1.as_deref(), Some("8"));
+        assert_eq!((parts[3].2, parts[4].2), ("5", "null"));
     }
 
     #[test]
@@ -128,8 +128,8 @@ mod tests {
             r#"{"object":{"metadata":{"name":"b","uid":"u","resourceVersion":"7"}},"type":"ADDED"}"#,
         ] {
             let WatchEvent::<Item>::Added(item) = serde_json::from_str(event).unwrap() else { panic!() };
-            assert_eq!(told(&item).0.as_deref(), Some("b"), "{event}");
-            assert_eq!(told(&item).1.as_deref(), Some("7"), "{event}");
+            assert_eq!(parts(&item).0.as_deref(), Some("b"), "{event}");
+            assert_eq!(parts(&item).1.as_deref(), Some("7"), "{event}");
         }
     }
 }

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::nodes::parse_node;
-use crate::rbac::Rights;
 use crate::request::{Request, to_json};
+use crate::response::Permissions;
 use crate::response::judge;
 
 /// Merges lists of conditions by their type; a JSON merge patch would replace the list.
@@ -175,7 +175,7 @@ impl Patch {
 pub struct NodePatcher {
     client: Client,
     is_dry: bool,
-    rights: Rights,
+    permissions: Permissions,
 }
 
 /// The result of a request.
@@ -196,7 +196,7 @@ impl NodeResponse {
 impl NodePatcher {
     /// Sends patches by this client; with `is_dry` the server checks them and changes nothing.
     pub fn new(client: Client, is_dry: bool) -> Self {
-        Self { client, is_dry, rights: Rights::default() }
+        Self { client, is_dry, permissions: Permissions::default() }
     }
 
     /// Whether the server changes nothing.
@@ -229,7 +229,7 @@ impl NodePatcher {
     async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
         let response = self.client.request(request.within(WITHIN)).await;
         let result = judge(operation, &response);
-        self.rights.note(operation, &result);
+        self.permissions.note(operation, &result);
         let node = response.ok().filter(|_| result == ApiResult::Accepted);
         NodeResponse { result, node: node.map(|response| parse_node(&response.body)) }
     }

@@ -68,7 +68,7 @@ pub type PatchObserver = Arc<dyn Fn(&'static str, PatchEvent) + Send + Sync>;
 
 /// Starts to patch what `desired` has into the node of `nodes`; returns the number of the update whose
 /// taints are written, or need not be waited for. Needs a tokio runtime.
-pub fn reconcile(
+pub(crate) fn reconcile(
     client: &Client,
     desired: &watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
     nodes: watch::Receiver<Arc<StoreView<Node>>>,

@@ -112,7 +112,7 @@ struct NodeInfo {
 ///
 /// # Errors
 /// The first thing that is wrong with it, with the field.
-pub fn parse_node(json: &[u8]) -> Result<core::Node, String> {
+pub(crate) fn parse_node(json: &[u8]) -> Result<core::Node, String> {
     let node: Node = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
         .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
     for (path, text) in [("metadata.name", &node.metadata.name), ("metadata.uid", &node.metadata.uid)] {

@@ -1,25 +1,25 @@
-//! What is known of the objects, event by event. No IO: what a server tells in any order, twice or
+//! What is known of the objects, event by event. No IO: what a server sends in any order, twice or
 //! not at all leads to a state that is never wrong about an identity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::identity::{Identity, Key, Version};
-use crate::watch_metrics::WatchEvent;
+use crate::metrics::WatchEvent;
 
 /// More are not kept: a node runs at most some hundreds.
 const MOST: usize = 4096;
 
 /// How many objects that are gone are remembered, so that an event that comes late does not bring
 /// one back.
-const GRAVES: usize = 256;
+const DELETED: usize = 256;
 
-/// The objects as they were told last.
+/// The objects as they were sent last.
 #[derive(Debug)]
 pub(crate) struct ObjectStore<T> {
     entries: BTreeMap<Key, Entry<T>>,
-    graves: VecDeque<Box<str>>,
-    /// What a list has told so far.
+    deleted: VecDeque<Box<str>>,
+    /// What a list has so far.
     listing: Option<BTreeMap<Key, Entry<T>>>,
 }
 
@@ -39,7 +39,7 @@ pub struct StoreView<T> {
     pub objects: Vec<Arc<T>>,
     /// Those that are there but not understood.
     pub unreadable: Vec<UnreadableObject>,
-    /// Why the server is not heard at present.
+    /// Why nothing arrives from the server at present.
     pub error: Option<String>,
 }
 
@@ -60,13 +60,13 @@ pub struct UnreadableObject {
 
 impl<T: PartialEq> ObjectStore<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: BTreeMap::new(), graves: VecDeque::new(), listing: None }
+        Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None }
     }
 
     /// An object came or changed.
     pub(crate) fn put(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
         let Identity { key, uid, version } = identity;
-        if self.graves.contains(&uid) {
+        if self.deleted.contains(&uid) {
             return WatchEvent::Reordered;
         }
         let happened = match self.entries.get(&key) {
@@ -77,10 +77,10 @@ impl<T: PartialEq> ObjectStore<T> {
                 (_, Err(_)) => WatchEvent::Unreadable,
                 _ => WatchEvent::Changed,
             },
-            // Its end was never told.
+            // Its deletion was never sent.
             Some(before) => {
                 let before = before.uid.clone();
-                self.bury(before);
+                self.note_deleted(before);
                 if object.is_ok() { WatchEvent::Changed } else { WatchEvent::Unreadable }
             }
             None if self.entries.len() >= MOST => return WatchEvent::TooMany,
@@ -101,8 +101,8 @@ impl<T: PartialEq> ObjectStore<T> {
     pub(crate) fn remove(&mut self, identity: Identity) -> WatchEvent {
         let Identity { key, uid, version: _ } = identity;
         let there = self.entries.get(&key).is_some_and(|entry| entry.uid == uid);
-        let known = self.graves.contains(&uid);
-        self.bury(uid);
+        let known = self.deleted.contains(&uid);
+        self.note_deleted(uid);
         if there {
             self.entries.remove(&key);
             WatchEvent::Changed
@@ -147,9 +147,9 @@ impl<T: PartialEq> ObjectStore<T> {
             .filter(|(key, entry)| listing.get(*key).is_none_or(|now| now.uid != entry.uid))
             .map(|(_, entry)| entry.uid.clone())
             .collect();
-        gone.into_iter().for_each(|uid| self.bury(uid));
+        gone.into_iter().for_each(|uid| self.note_deleted(uid));
         // A store that was restored has some again.
-        self.graves.retain(|uid| !listing.values().any(|entry| entry.uid == *uid));
+        self.deleted.retain(|uid| !listing.values().any(|entry| entry.uid == *uid));
         self.entries = listing;
     }
 
@@ -157,36 +157,36 @@ impl<T: PartialEq> ObjectStore<T> {
         self.entries.len()
     }
 
-    /// All of it. Objects that share a uid are none: nobody could tell whom a request would meet.
-    pub(crate) fn seen(&self, synced: bool, error: Option<String>) -> StoreView<T> {
+    /// All of it. Objects that share a uid are unreadable: a request could meet either.
+    pub(crate) fn view(&self, synced: bool, error: Option<String>) -> StoreView<T> {
         let mut owners = BTreeMap::<&str, u32>::new();
         for entry in self.entries.values() {
             *owners.entry(&entry.uid).or_default() += 1;
         }
-        let mut seen = StoreView { synced, objects: Vec::new(), unreadable: Vec::new(), error };
+        let mut view = StoreView { synced, objects: Vec::new(), unreadable: Vec::new(), error };
         for (key, entry) in &self.entries {
             let alone = owners.get(&*entry.uid).is_none_or(|count| *count < 2);
             let why = match &entry.object {
                 Ok(object) if alone => {
-                    seen.objects.push(Arc::clone(object));
+                    view.objects.push(Arc::clone(object));
                     continue;
                 }
                 Ok(_) => format!("metadata.uid: `{:.60}` is that of another as well", entry.uid),
                 Err(why) => why.clone(),
             };
-            seen.unreadable.push(UnreadableObject { key: key.clone(), why });
+            view.unreadable.push(UnreadableObject { key: key.clone(), why });
         }
-        seen
+        view
     }
 
-    fn bury(&mut self, uid: Box<str>) {
-        if self.graves.contains(&uid) {
+    fn note_deleted(&mut self, uid: Box<str>) {
+        if self.deleted.contains(&uid) {
             return;
         }
-        if self.graves.len() >= GRAVES {
-            self.graves.pop_front();
+        if self.deleted.len() >= DELETED {
+            self.deleted.pop_front();
         }
-        self.graves.push_back(uid);
+        self.deleted.push_back(uid);
     }
 }
 

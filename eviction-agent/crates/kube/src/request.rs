@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-pub use http::Method;
+pub(crate) use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use kube::client::Body;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub struct Request {
     pub body: Option<(&'static str, Bytes)>,
     /// The time for everything: connection, response, body.
     pub within: Duration,
-    /// The longest body of a response that is taken.
+    /// The longest body of a response that is read.
     pub largest: usize,
 }
 
@@ -78,7 +78,7 @@ impl Request {
 pub struct Response {
     /// The HTTP status.
     pub status: u16,
-    /// How long the server asks to be left alone.
+    /// The pause that the server asks for.
     pub retry_after: Option<Duration>,
     /// The body.
     pub body: Bytes,
@@ -90,7 +90,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// What is written here is always JSON; were it not, the server would say so.
+/// What is written here is always JSON; were it not, the server would refuse it.
 pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }

@@ -1,5 +1,7 @@
-//! What an answer means: a pure function of what was asked and what came back.
+//! What a response means: a pure function of the operation and the response.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use eviction_core::error::chain;
@@ -9,10 +11,10 @@ use serde::Deserialize;
 use crate::error::RequestError;
 use crate::request::Response;
 
-/// While no time is given, how long a server that throttles is left alone.
+/// The pause after a 429 without a time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A server that asks for longer is asked again all the same.
+/// A server that asks for a longer pause gets no longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// `k8s.io/api/policy/v1: DisruptionBudgetCause`.
@@ -26,7 +28,7 @@ const SEVERAL_BUDGETS: &str = "more than one PodDisruptionBudget";
 const OTHER_UID: &str = "UID in precondition";
 const OTHER_UID_IN_THE: &str = "UID in the precondition";
 
-/// What authorizers say, and admission does not: `apierrors.NewForbidden` over
+/// What authorizers write, and admission does not: `apierrors.NewForbidden` over
 /// `responsewriters.ForbiddenMessage`.
 pub(crate) const NO_RIGHT: &str = "is forbidden: User ";
 
@@ -59,10 +61,10 @@ struct Cause {
     message: Option<Box<str>>,
 }
 
-/// What the answer to a request means.
-pub fn judge(asked: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
+/// What the response to a request means.
+pub(crate) fn judge(operation: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
     match result {
-        Ok(answer) => judge_answer(asked, answer),
+        Ok(answer) => judge_answer(operation, answer),
         Err(error) => {
             let why = text(&chain(error));
             match error.may_have_been_carried_out() {
@@ -73,13 +75,13 @@ pub fn judge(asked: ApiOperation, result: &Result<Response, RequestError>) -> Ap
     }
 }
 
-fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
+fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
     let body = serde_json::from_slice::<Body>(&answer.body).ok();
     let is_status = body.as_ref().is_some_and(|body| body.kind.as_deref() == Some("Status"));
-    let said = |body: &Body| body.message.as_deref().map(text);
+    let message_text = |body: &Body| body.message.as_deref().map(text);
     let why = || {
-        let said = body.as_ref().and_then(said);
-        said.unwrap_or_else(|| text(&format!("status {} without a reason", answer.status)))
+        let message_text = body.as_ref().and_then(message_text);
+        message_text.unwrap_or_else(|| text(&format!("status {} without a reason", answer.status)))
     };
     let reason = body.as_ref().and_then(|body| body.reason.as_deref()).unwrap_or("");
     let message = body.as_ref().and_then(|body| body.message.as_deref()).unwrap_or("");
@@ -101,7 +103,7 @@ fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
         404 if is_status && reason == "NotFound" => ApiResult::Terminated,
         409 if is_other_uid(message) => ApiResult::Replaced,
         // A patch with another uid is one of a field that cannot be changed.
-        422 if matches!(asked, ApiOperation::Condition | ApiOperation::NodeConditions)
+        422 if matches!(operation, ApiOperation::Condition | ApiOperation::NodeConditions)
             && message.contains("uid") =>
         {
             ApiResult::Replaced
@@ -117,7 +119,7 @@ fn judge_answer(asked: ApiOperation, answer: &Response) -> ApiResult {
                 }
             }
         }
-        500 if asked == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
+        500 if operation == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
             ApiResult::PdbDenied { why: why() }
         }
         // Also a request that had no time left: it may be under way.
@@ -130,7 +132,7 @@ fn is_other_uid(message: &str) -> bool {
     message.contains(OTHER_UID_IN_THE) || message.contains(OTHER_UID)
 }
 
-/// What the budget says, if there is one.
+/// The text of the budget, if there is one.
 fn budget(details: &Details) -> Option<Box<str>> {
     let causes = details.causes.as_deref().unwrap_or_default();
     let cause = causes.iter().find(|cause| cause.reason.as_deref() == Some(DISRUPTION_BUDGET))?;
@@ -146,6 +148,33 @@ fn text(from: &str) -> Box<str> {
         line.push('…');
     }
     line.into()
+}
+
+/// The missing permissions that were logged.
+#[derive(Debug, Default)]
+pub(crate) struct Permissions {
+    missing: Mutex<BTreeSet<ApiOperation>>,
+}
+
+impl Permissions {
+    /// Logs once that a permission is missing, until it was granted again.
+    pub(crate) fn note(&self, operation: ApiOperation, result: &ApiResult) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            ApiResult::Forbidden { why } if missing.insert(operation) => {
+                let (verb, resource) = operation.right();
+                tracing::error!(
+                    verb, resource, %why,
+                    help = "add the rule to the ClusterRole of the agent's service account",
+                    "a permission is missing"
+                );
+            }
+            ApiResult::Accepted | ApiResult::PdbDenied { .. } => {
+                missing.remove(&operation);
+            }
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]

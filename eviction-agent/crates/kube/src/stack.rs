@@ -34,7 +34,7 @@ const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration
 /// there is known not to have been sent.
 const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
 
-/// What hyper may keep of a response that nobody has taken yet, and at least of its head.
+/// What hyper may keep of a response that is not read yet, and at least of its head.
 const BUFFER: usize = 64 << 10;
 
 /// An exec plugin is not waited for any longer.
@@ -70,7 +70,7 @@ impl Stack {
         // kube waits for a plugin without end.
         std::thread::spawn(move || {
             let built = Self::build_patiently(&own, token).map_err(|error| explain(&own, &error));
-            // Too late, if nobody waits any more.
+            // Too late, if the receiver is gone.
             drop(sender.send(built));
         });
         let built = receiver.recv_timeout(within).unwrap_or_else(|error| {

@@ -30,7 +30,7 @@ impl TokenFile {
     }
 
     /// The `Authorization` header. If the file cannot be read any more, the last token: if it has
-    /// expired, the server says so.
+    /// expired, the server refuses it.
     pub(crate) fn header(&self, now: Instant) -> Result<HeaderValue, AccessError> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, header)) = &*read

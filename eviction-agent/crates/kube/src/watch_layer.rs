@@ -16,12 +16,12 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt as _;
 
 use crate::backoff::{Backoff, part_of};
-use crate::client::{Client, client_of};
-use crate::counts::operation;
+use crate::client::{Client, kube_client};
 use crate::error::{BoxError, RequestError};
+use crate::metrics::operation;
+use crate::metrics::{WatchEvent, WatchMetrics};
 use crate::request::retry_after;
 use crate::stack::Service;
-use crate::watch_metrics::{WatchEvent, WatchMetrics};
 
 /// The head of a response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -40,10 +40,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 /// Between the end of a watch and the begin of the next.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// How the API server begins the line of a bookmark, of which kube does not tell.
+/// How the API server begins the line of a bookmark, which kube does not report.
 const BOOKMARK: &[u8] = b"{\"type\":\"BOOKMARK\"";
 
-/// A server asks for no longer pause than this.
+/// The longest pause that a server may ask for.
 const LONGEST_WISH: Duration = Duration::from_secs(60);
 
 /// The requests for one resource.
@@ -70,7 +70,7 @@ impl WatchRequests {
     /// kube's client for its watcher, with connections of its own.
     pub(crate) async fn kube(self: &Arc<Self>) -> Result<kube::Client, RequestError> {
         let (own, service) = (Arc::clone(self), self.client.service().await?);
-        Ok(client_of(tower::service_fn(move |request| Arc::clone(&own).exchange(service.clone(), request))))
+        Ok(kube_client(tower::service_fn(move |request| Arc::clone(&own).exchange(service.clone(), request))))
     }
 
     /// Waits until a watch was begun since the last call.
@@ -97,14 +97,14 @@ impl WatchRequests {
         self.client.counters().end(operation, status);
         let (head, body) = result
             .inspect_err(|error| {
-                self.client.doubt();
+                self.client.check_reachability();
                 if let RequestError::Certificate { .. } = error {
-                    self.client.refused();
+                    self.client.renew_credentials();
                 }
             })?
             .into_parts();
         if head.status == StatusCode::UNAUTHORIZED {
-            self.client.refused();
+            self.client.renew_credentials();
         }
         if let Some(wish) = retry_after(&head.headers) {
             self.pace().not_before = Instant::now() + wish.min(LONGEST_WISH);
@@ -112,7 +112,7 @@ impl WatchRequests {
         let is_open = is_watch && head.status.is_success();
         if is_open {
             self.metrics.add(WatchEvent::Watched);
-            self.metrics.heard();
+            self.metrics.note_event();
             self.opened.notify_one();
         }
         Ok(Response::from_parts(head, WatchBody::new(self, body, is_open)))
@@ -143,7 +143,7 @@ pub(crate) struct WatchBody {
 }
 
 enum Kind {
-    List { deadline: Pin<Box<Sleep>>, taken: usize },
+    List { deadline: Pin<Box<Sleep>>, received: usize },
     Watch { begun: Instant, lines: Lines },
 }
 
@@ -151,7 +151,7 @@ impl WatchBody {
     fn new(requests: Arc<WatchRequests>, body: Incoming, is_watch: bool) -> Self {
         let kind = match is_watch {
             true => Kind::Watch { begun: Instant::now(), lines: Lines::default() },
-            false => Kind::List { deadline: Box::pin(sleep(PAGE_WITHIN)), taken: 0 },
+            false => Kind::List { deadline: Box::pin(sleep(PAGE_WITHIN)), received: 0 },
         };
         Self { requests, body, kind }
     }
@@ -176,7 +176,7 @@ impl Body for WatchBody {
             (Poll::Ready(next), _) => next,
         };
         Poll::Ready(match (next, kind) {
-            // kube takes some of them for the end of the watch, and tells of others.
+            // kube takes some of them for the end of the watch, and reports others.
             (Some(Err(_)), _) => Some(Err("the connection broke".into())),
             (None, Kind::Watch { .. }) => {
                 metrics.add(WatchEvent::Closed);
@@ -184,13 +184,13 @@ impl Body for WatchBody {
             }
             (None, Kind::List { .. }) => None,
             (Some(Ok(frame)), kind) => {
-                metrics.heard();
+                metrics.note_event();
                 let Ok(data) = frame.into_data() else { return Poll::Ready(None) };
                 match kind {
                     Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.take(data, metrics)))),
-                    Kind::List { taken, .. } => {
-                        *taken += data.len();
-                        match *taken > LARGEST_PAGE {
+                    Kind::List { received, .. } => {
+                        *received += data.len();
+                        match *received > LARGEST_PAGE {
                             true => Some(Err(RequestError::TooLarge { limit: LARGEST_PAGE }.into())),
                             false => Some(Ok(Frame::data(data))),
                         }

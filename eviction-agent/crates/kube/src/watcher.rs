@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff::{Backoff, part_of};
 use crate::client::Client;
 use crate::item::Item;
+use crate::metrics::{WatchEvent, WatchMetrics};
 use crate::object_store::{ObjectStore, StoreView};
 use crate::watch_layer::WatchRequests;
-use crate::watch_metrics::{WatchEvent, WatchMetrics};
 use eviction_core::error::chain;
 
 /// A list is held whole while it is read.
@@ -36,11 +36,11 @@ const ERRORS: u32 = 3;
 /// So long after the last error the next one is the first again.
 const SETTLED: Duration = Duration::from_secs(30);
 
-/// Makes of JSON what is kept, or says what is wrong with it.
-pub type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
+/// Decodes what is kept of JSON, or returns what is wrong with it.
+pub(crate) type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
 
 /// What is watched, and how it is decoded.
-pub struct Resource<T> {
+pub(crate) struct Resource<T> {
     /// Kind and plural in API group `""`, version `v1`: `("Pod", "pods")`.
     pub kind: (&'static str, &'static str),
     /// For instance `spec.nodeName=n1`.
@@ -57,7 +57,7 @@ impl<T> fmt::Debug for Resource<T> {
 
 /// Lists and watches one resource.
 #[derive(Debug)]
-pub struct Watcher<T> {
+pub(crate) struct Watcher<T> {
     requests: Arc<WatchRequests>,
     resource: Resource<T>,
     store: ObjectStore<T>,
@@ -80,8 +80,8 @@ enum After {
 }
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
-    /// A watcher that has not asked yet, and where what it knows is published: always the newest.
-    pub fn new(
+    /// A watcher that has sent nothing yet, and where its newest view is published.
+    pub(crate) fn new(
         client: Client,
         resource: Resource<T>,
         metrics: Arc<WatchMetrics>,
@@ -102,8 +102,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         (watcher, receiver)
     }
 
-    /// Lists and watches until nobody wants to know any more.
-    pub async fn run(mut self) {
+    /// Lists and watches until there is no receiver any more.
+    pub(crate) async fn run(mut self) {
         while !self.view.is_closed() {
             match self.requests.kube().await {
                 Ok(client) => self.follow(client).await,
@@ -156,7 +156,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Takes what kube's watcher tells.
+    /// Takes an event of kube's watcher.
     fn take(&mut self, event: Event<Item>) {
         match event {
             Event::Init => self.store.begin_list(),
@@ -209,7 +209,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         let code = code(error);
         if code == Some(410) {
             self.metrics.add(WatchEvent::Expired);
-            // Servers whose caches differ would be asked for lists without end.
+            // Servers whose caches differ would get requests for lists without end.
             sleep(self.backoff.pause()).await;
             return After::ListAgain;
         }
@@ -221,7 +221,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Reports why nothing is heard, once, and waits.
+    /// Reports why nothing arrives, once, and waits.
     async fn on_error(&mut self, operation: &str, why: &str) {
         self.metrics.add(WatchEvent::Failed);
         if self.last_error.is_none_or(|last| last.elapsed() > SETTLED) {
@@ -246,8 +246,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     }
 
     fn publish(&self) {
-        self.metrics.hold(self.store.len());
-        self.view.send_replace(Arc::new(self.store.seen(self.synced, self.error.clone())));
+        self.metrics.set_objects(self.store.len());
+        self.view.send_replace(Arc::new(self.store.view(self.synced, self.error.clone())));
     }
 }
 
@@ -277,7 +277,7 @@ fn explain(error: &Error) -> (&'static str, String) {
     let (operation, error) = match error {
         Error::InitialListFailed(error) => ("list", error),
         Error::WatchStartFailed(error) | Error::WatchFailed(error) => ("watch", error),
-        Error::WatchError(status) => return ("watch", format!("{} {}", status.code, said(status))),
+        Error::WatchError(status) => return ("watch", format!("{} {}", status.code, message(status))),
         Error::NoResourceVersion => return ("watch", "an object without a resourceVersion".to_owned()),
     };
     (operation, why(error))
@@ -285,7 +285,7 @@ fn explain(error: &Error) -> (&'static str, String) {
 
 fn why(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => format!("the server answers {}: {}", status.code, said(status)),
+        kube::Error::Api(status) => format!("the server answers {}: {}", status.code, message(status)),
         kube::Error::SerdeError(error) => format!("not a list: {error}"),
         // kube's own texts only name the variants.
         kube::Error::Service(error) => chain(&**error),
@@ -298,7 +298,7 @@ fn why(error: &kube::Error) -> String {
 }
 
 /// Why, in the server's words, at most a line of them.
-fn said(status: &kube::core::Status) -> String {
+fn message(status: &kube::core::Status) -> String {
     let text = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
     text.map_or_else(|| "no reason given".to_owned(), |text| text.chars().take(300).collect())
 }

@@ -1,90 +1,287 @@
-//! A node of a cluster: what goes to the API server, and what comes from there.
+//! The node as part of a cluster: the channels between the control loop and the API server.
 
-mod cleanup;
-mod evictions;
-mod figures;
-mod identity;
-mod node_status;
-mod node_status_sender;
-mod pods;
-mod probe;
-mod watching;
+mod metrics;
+mod senders;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
+use eviction_config::{ActionSettings, DryRun, EvictionRequests};
+use eviction_core::node::Node;
+use eviction_core::node_conditions::pressure::{Cause, InitialConditions};
 use eviction_core::progress::KillUpdate;
+use eviction_core::units::GoDuration;
 use eviction_kill::RateLimitPolicy;
-use eviction_kube::Client;
-use eviction_kube::{Evictor, EvictorConfig};
+use eviction_kube::events::EventSink;
+use eviction_kube::{
+    Access, Clean, Client, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName, NodePatcher,
+    NodeStatusUpdate, OperationError, StoreView, check_access, clean_node,
+};
+use eviction_node::async_fd::{register, take_count};
+use eviction_node::clock::Clock;
 
+use super::control_loop::Command;
+use super::persisted::read_boot_id;
 use super::state::DurableRevision;
-use crate::error::Failure;
-use crate::spsc::Receiver;
-pub use cleanup::{CleanOptions, Cleaned, clean_nodes};
-pub(crate) use evictions::Evictions;
-pub(crate) use figures::Exports;
-pub(crate) use identity::{BOOT_ID, NodeName, read_boot_id};
-pub(crate) use node_status_sender::{NodeStatusSender, PendingUpdate};
-pub(crate) use pods::WatchedPods;
-pub(crate) use probe::probe;
-pub use watching::ClusterOptions;
-pub(crate) use watching::{Membership, connect};
+use crate::error::{Failure, chain};
+use crate::spsc::{Next, Receiver};
+use crate::telemetry::event_log;
+use crate::telemetry::metrics::Metrics;
+pub(crate) use metrics::Exports;
+use senders::AfterRevision;
+pub(crate) use senders::{EvictionSender, NodeStatusSender};
 
-/// Asked for where the node's name is not known: it says no as well when the store is gone.
+/// Read to find out whether the API server is available, where the node's name is not known: it fails as
+/// well when the store is gone.
 const READY: &str = "/readyz";
 
-/// The slow side's part, until it is started.
+/// How the agent finds its cluster.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// The kubeconfig; without one, the service account of the pod that the agent runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of this node's object.
+    pub node_name: Option<String>,
+}
+
+impl From<OperationError> for Failure {
+    fn from(error: OperationError) -> Self {
+        let message = error.to_string();
+        let failure = if error.is_usage() { Self::usage(message) } else { Self::failed(message) };
+        match error.advice() {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    }
+}
+
+/// How the API server is reached, and with which credentials; nothing is sent yet.
+///
+/// # Errors
+/// What is wrong with the kubeconfig, or with the pod's service account.
+pub(crate) fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+    let access = Access::find(kubeconfig).map_err(|error| Failure::because("find the API server", &error))?;
+    Client::new(access).map_err(|error| Failure::because("connect to the API server", &error))
+}
+
+/// The backend of the pods.
+pub(crate) fn backend(client: &Client, name: &NodeName) -> event_log::Backend {
+    let access = client.access();
+    let reason = format!("pods of node {name} at {}, by {}", access.server(), access.origin());
+    event_log::Backend { source: "pods".to_owned(), backend: "watch".to_owned(), reason }
+}
+
+/// What sends requests to the API server, until it is started.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    client: Client,
-    config: EvictorConfig,
-    orders: Receiver<evictions::Kept>,
-    told: mpsc::Sender<KillUpdate>,
+    pub(crate) client: Client,
+    evictions: Option<(Receiver<AfterRevision<EvictionRequest>>, EvictorConfig, mpsc::Sender<KillUpdate>)>,
+    node_updates: Option<Receiver<AfterRevision<NodeStatusUpdate>>>,
 }
 
 impl Cluster {
-    /// Evictions that will be asked for by this client; it is not used yet. What came of them goes
-    /// to `told`.
+    /// Requests by this client; none is sent yet.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, evictions: None, node_updates: None }
+    }
+
+    /// Evictions, and where their results go.
     ///
     /// # Errors
-    /// If there can be no lane.
-    pub(crate) fn new(
-        client: Client,
-        config: EvictorConfig,
-        pacing: RateLimitPolicy,
-        told: mpsc::Sender<KillUpdate>,
-    ) -> Result<(Self, Evictions), Failure> {
-        let (evictions, orders) = Evictions::new(pacing)?;
-        Ok((Self { client, config, orders, told }, evictions))
+    /// If there can be no channel.
+    pub(crate) fn evictions(
+        &mut self,
+        requests: EvictionRequests,
+        action: ActionSettings,
+        limits: RateLimitPolicy,
+        results: mpsc::Sender<KillUpdate>,
+    ) -> Result<EvictionSender, Failure> {
+        let EvictionRequests { max_in_flight, timeout, max_age } = requests;
+        let time = |duration: GoDuration| Duration::from_nanos(duration.as_nanos().unsigned_abs());
+        let config = EvictorConfig {
+            in_flight: max_in_flight.into(),
+            within: time(timeout),
+            fresh: time(max_age),
+            is_dry: action.is_dry(),
+        };
+        let (sender, receiver) = EvictionSender::new(limits)?;
+        self.evictions = Some((receiver, config, results));
+        Ok(sender)
     }
 
-    /// Whether the API server can be asked.
-    pub(crate) fn reachable(&self) -> watch::Receiver<bool> {
-        self.client.reachable()
+    /// Conditions and taints of the node.
+    ///
+    /// # Errors
+    /// If there can be no channel.
+    pub(crate) fn node_status(&mut self) -> Result<NodeStatusSender, Failure> {
+        let (sender, receiver) = NodeStatusSender::new()?;
+        self.node_updates = Some(receiver);
+        Ok(sender)
     }
 
-    /// Starts what asks the API server, for each eviction when it was written down; `marks` has the
-    /// number of those of the node's that need not be waited for. Needs a tokio runtime.
+    /// Whether the API server is available, where evictions depend on it.
+    pub(crate) fn reachable(&self) -> Option<watch::Receiver<bool>> {
+        self.evictions.as_ref().map(|_| self.client.reachable())
+    }
+
+    /// Starts to send, each request when the state of its revision is written. Needs a tokio runtime.
     pub(crate) fn start(
         self,
-        marks: Option<watch::Receiver<u64>>,
-        written: Option<DurableRevision>,
-        node: Option<&NodeName>,
+        session: Option<&KubeSession>,
+        commands: mpsc::WeakSender<Command>,
+        durable: Option<DurableRevision>,
+        metrics: &Arc<Metrics>,
     ) {
-        let Self { client, config, orders, told } = self;
-        // Its own node where that is known: for that the server has to ask its store.
-        let probe_path = node.map_or_else(|| READY.to_owned(), |name| format!("/api/v1/nodes/{name}"));
-        let hand = Evictor::new(client.clone(), config, told);
-        let hand = match marks {
-            Some(marks) => hand.behind(marks),
-            None => hand,
-        };
-        tokio::spawn(async move {
-            if let Err(failure) = evictions::carry(orders, hand, written).await {
-                let why = failure.into_causes().join("; ");
-                tracing::error!(why, "no eviction reaches the API server any more");
-            }
+        let Self { client, evictions, node_updates } = self;
+        let node_status = session.zip(node_updates).map(|(session, updates)| {
+            tokio::spawn(seed(session.node(), commands));
+            let (desired, receiver) = watch::channel(None);
+            let clock = Clock::start();
+            tokio::spawn(forward("conditions and taints", updates, durable.clone(), move |update| {
+                desired.send_replace(Some(Arc::new(shown(update, &clock))));
+                std::future::ready(())
+            }));
+            session.reconcile(&receiver, &metrics::patch_observer(Arc::clone(metrics)))
         });
-        tokio::spawn(async move { client.probe(probe_path).await });
+        if let (None, Some(session)) = (&node_status, session) {
+            session.log_leftovers();
+        }
+        if let Some((requests, config, results)) = evictions {
+            let evictor = Evictor::new(client.clone(), config, results, node_status);
+            tokio::spawn(forward("evictions", requests, durable, move |request| {
+                let evictor = evictor.clone();
+                async move { evictor.evict(request).await }
+            }));
+            // The store has to be asked for the agent's own node.
+            let path = session.map_or(READY.to_owned(), |it| format!("/api/v1/nodes/{}", it.name()));
+            let client = client.clone();
+            tokio::spawn(async move { client.probe(path).await });
+        }
+        tokio::spawn(async move { client.keep_warm().await });
     }
+}
+
+/// Starts to write Events of the node and its pods.
+pub(crate) fn events(session: &mut KubeSession, metrics: &Arc<Metrics>) -> EventSink {
+    session.events(metrics::event_counter(Arc::clone(metrics)))
+}
+
+/// Passes values on in their order, each when the state of its revision is written.
+async fn forward<T, F: Future<Output = ()>>(
+    what: &'static str,
+    mut receiver: Receiver<AfterRevision<T>>,
+    mut durable: Option<DurableRevision>,
+    mut take: impl FnMut(T) -> F,
+) {
+    let forwarded = async {
+        let wakeups = receiver.bell().and_then(register)?;
+        loop {
+            match receiver.next() {
+                Next::Value(AfterRevision { value, revision }) => {
+                    if let Some(durable) = &mut durable {
+                        durable.wait_for(revision).await;
+                    }
+                    take(value).await;
+                }
+                Next::Ended => return Ok(()),
+                Next::Empty => drop(take_count(&wakeups).await?),
+            }
+        }
+    };
+    let result: std::io::Result<()> = forwarded.await;
+    if let Err(error) = result {
+        tracing::error!(what, why = chain(&error), "nothing more is sent to the API server");
+    }
+}
+
+/// The same with times of the system's clock.
+fn shown(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
+    for pressure in &mut update.pressures {
+        pressure.since = pressure.since.map(|since| clock.shown(since));
+        if let Cause::Transition { since } = &mut pressure.cause {
+            *since = clock.shown(*since);
+        }
+    }
+    update
+}
+
+/// Passes on once what the node's object has from before the start.
+async fn seed(
+    mut nodes: watch::Receiver<Arc<StoreView<Node>>>,
+    commands: mpsc::WeakSender<Command>,
+) -> Option<()> {
+    let clock = Clock::start();
+    let view = Arc::clone(&*nodes.wait_for(|view| view.synced && !view.objects.is_empty()).await.ok()?);
+    let node = view.objects.first()?;
+    let seed = InitialConditions::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
+    // Without a control loop nobody needs it.
+    commands.upgrade()?.send(Command::Seed(Box::new(seed))).await.ok()
+}
+
+/// What `check` finds out about the cluster: the backend of the pods, and everything that would keep `run`
+/// from starting or from knowing them.
+pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<String>) {
+    let none =
+        |reason: String| event_log::Backend { source: "pods".to_owned(), backend: "none".to_owned(), reason };
+    let ClusterOptions { kubeconfig, node_name } = options;
+    let connected = NodeName::parse(node_name.as_deref())
+        .map_err(Failure::from)
+        .and_then(|name| Ok((connect(kubeconfig.as_deref())?, name)));
+    let (client, name) = match connected {
+        Ok(connected) => connected,
+        Err(failure) => {
+            let causes = failure.into_causes();
+            return (none(causes.join("; ")), causes);
+        }
+    };
+    match check_access(&client, &name, read_boot_id().as_deref()).await {
+        Ok(problems) => (backend(&client, &name), problems.iter().map(ToString::to_string).collect()),
+        Err((error, ends_run)) => {
+            (none(error.to_string()), ends_run.then(|| error.to_string()).into_iter().collect())
+        }
+    }
+}
+
+/// Options of `cleanup`.
+#[derive(Clone, Debug)]
+pub struct CleanOptions {
+    /// The kubeconfig; without one, the service account of the pod that this runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// The names of the nodes.
+    pub nodes: Vec<String>,
+    /// How much of it is left out.
+    pub dry_run: DryRun,
+}
+
+/// A node, and what was removed from it, or why that failed.
+pub type Cleaned = (String, Result<Clean, Failure>);
+
+/// Removes the agent's conditions and taints from nodes, one after the other.
+///
+/// # Errors
+/// What keeps it from connecting to the API server at all, and names that are none.
+pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
+    let CleanOptions { kubeconfig, nodes, dry_run } = options;
+    let names: Result<Vec<_>, _> = nodes.iter().map(|name| NodeName::parse(Some(name.as_str()))).collect();
+    let names = names?;
+    let client = connect(kubeconfig.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::because("start the runtime", &error))?;
+    let patcher = NodePatcher::new(client, *dry_run != DryRun::None);
+    let cleaned = runtime.block_on(async {
+        let mut cleaned = Vec::new();
+        for name in names {
+            let name = name.to_string();
+            let result = clean_node(&patcher, &name, *dry_run == DryRun::Client).await;
+            cleaned.push((name, result.map_err(Failure::from)));
+        }
+        cleaned
+    });
+    runtime.shutdown_background();
+    Ok(cleaned)
 }

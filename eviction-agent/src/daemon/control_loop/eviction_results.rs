@@ -34,9 +34,9 @@ impl ControlLoop {
         let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
             return Ok((self.executor.begin(target)?, true));
         };
-        let after_marks = self.node.as_ref().map_or(0, NodeStatusSender::number);
-        let kept_as = self.keep.next_number();
-        let begun = evictions.begin(target, ignores_budget, after_marks, kept_as, mono_ns())?;
+        let after_update = self.node.as_ref().map_or(0, NodeStatusSender::number);
+        let revision = self.keep.next_number();
+        let begun = evictions.begin(target, ignores_budget, after_update, revision, mono_ns())?;
         let wanted = self.engine.policy().eviction.hard_mode == HardMode::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
             return Ok((begun, false));

@@ -47,7 +47,7 @@ use eviction_node::memcg_oom_events::MemcgOomEvents;
 use eviction_node::sample_interval::FillRate;
 use eviction_node::timer::Timer;
 
-use super::cluster::{Evictions, NodeStatusSender};
+use super::cluster::{EvictionSender, NodeStatusSender};
 use super::container_status::ContainerStatusTracker;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
@@ -105,7 +105,7 @@ pub(crate) struct ControlLoop {
     pub(crate) timer: Timer,
     pub(crate) executor: Killer,
     /// In a cluster; else the executor does it all.
-    pub(crate) evictions: Option<Evictions>,
+    pub(crate) evictions: Option<EvictionSender>,
     /// Where the node's own object is kept.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) outcomes: Receiver<KillUpdate>,

@@ -9,7 +9,7 @@ use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::state::PERSIST_INTERVAL;
 use eviction_kill::KillStarted;
 
-use super::super::cluster::{Evictions, NodeStatusSender};
+use super::super::cluster::{EvictionSender, NodeStatusSender};
 use super::super::state::{LoopState, RateLimitState, RestoredState};
 use super::ControlLoop;
 use super::evictions::grace_of;
@@ -60,11 +60,11 @@ impl ControlLoop {
             number: keep.number + 1,
             engine: self.engine.state(),
             rate_limits: RateLimitState {
-                by_api: self.evictions.iter().flat_map(Evictions::kills).cloned().collect(),
+                by_api: self.evictions.iter().flat_map(EvictionSender::kills).cloned().collect(),
                 by_kill: self.executor.kills().cloned().collect(),
             },
             decisions: self.state.decisions,
-            published: self.node.as_ref().and_then(NodeStatusSender::said),
+            published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
         match lane.send(kept) {
             Ok(()) => {
@@ -81,11 +81,11 @@ impl ControlLoop {
         let RestoredState { written, state, names: _ } = recalled;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
         if let Some(by_api) = &mut self.evictions {
-            by_api.recall(rate_limits.by_api);
+            by_api.restore(rate_limits.by_api);
         }
         self.executor.recall(rate_limits.by_kill);
         if let (Some(node), Some(published)) = (&mut self.node, published) {
-            node.recall(&published, written);
+            node.restore(&published, written);
         }
         self.state.decisions = decisions;
         let at = self.clock.now().wall;

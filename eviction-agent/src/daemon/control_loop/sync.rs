@@ -49,7 +49,7 @@ impl ControlLoop {
         }
         // Before anybody is evicted: his replacement is not to come back.
         if let Some(node) = &mut self.node
-            && node.take(&decision, self.engine.policy(), self.keep.next_number())
+            && node.send(&decision, self.engine.policy(), self.keep.next_number())
         {
             self.keep.note();
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::Policy;
+use eviction_kube::KubeSession;
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
@@ -17,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::daemon::cluster::{Exports, Membership};
+use crate::daemon::cluster::Exports;
 use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::Command;
@@ -68,7 +69,7 @@ struct Daemon {
     metrics: Arc<Metrics>,
     signals: Signals,
     pods: PodSource,
-    session: Option<Membership>,
+    session: Option<KubeSession>,
     reachable: Option<watch::Receiver<bool>>,
     reload: Reload,
     /// A changed configuration has come into force.
@@ -199,11 +200,11 @@ impl Daemon {
 async fn part_ended(
     control_loop: &ControlLoopThread,
     events: &mpsc::Sender<TelemetryEvent>,
-    session: &mut Option<Membership>,
+    session: &mut Option<KubeSession>,
 ) -> End {
     let misplaced = async {
         match session {
-            Some(session) => session.failed().await,
+            Some(session) => session.failed().await.into(),
             None => std::future::pending().await,
         }
     };

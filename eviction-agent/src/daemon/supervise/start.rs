@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use eviction_config::{ActionSettings, Server};
 use eviction_core::policy::preferences::Profile;
-use eviction_kube::Client;
+use eviction_kube::{Client, KubeSession};
 use eviction_node::clock::Clock;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
@@ -16,16 +16,16 @@ use tokio::task::JoinHandle;
 
 use super::{Daemon, Signals, begin_namespaces, watch_signal};
 use crate::daemon::VERSION;
-use crate::daemon::cluster::{Cluster, Exports, Membership, PendingUpdate};
+use crate::daemon::cluster::{self, Exports};
 use crate::daemon::config_reload::{ConfigChange, Reload};
 use crate::daemon::configuration::Options;
+use crate::daemon::persisted::read_boot_id;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
-use crate::daemon::state::{DurableRevision, StateWriter};
+use crate::daemon::state::StateWriter;
 use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
 use crate::error::Failure;
-use crate::spsc;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::TelemetryExporter;
@@ -45,8 +45,9 @@ impl Daemon {
         change: ConfigChange,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Failure> {
-        let server = ServerParts::take(&mut plan);
-        let reachable = server.cluster.as_ref().map(Cluster::reachable);
+        let cluster = plan.cluster.take();
+        let client = cluster.as_ref().map(|cluster| cluster.client.clone());
+        let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
         let (state_writer, written) = plan.kept.take().unzip();
         let (signals, hangup) = (Signals::watch()?, watch_signal(SignalKind::hangup())?);
         let Server { listen_address: listen } = plan.service.server;
@@ -56,7 +57,7 @@ impl Daemon {
         let listen = listener.local_addr().ok().map(|address| address.to_string());
         let timer = Timer::new().map_err(|error| Failure::because("make the watchdog's timer", &error))?;
 
-        let (mut session, pods, index) = open_pods(&options, server.client.as_ref(), &plan).await?;
+        let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan).await?;
         begin_namespaces(&metrics, &index);
         let applied = Arc::new(Notify::new());
         let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
@@ -72,12 +73,13 @@ impl Daemon {
         let (service, profile, pods_known) = (plan.service, plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(service.action, profile, ready, pods_known, listen);
-        started.sources.extend(session.as_ref().map(Membership::info));
+        let watched = client.as_ref().zip(session.as_ref());
+        started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
 
         let state = Arc::new(State {
             pulse: pulse.clone(),
             pods_known: AtomicBool::new(pods.are_known()),
-            exports: exports(server.client.as_ref(), session.as_ref(), &metrics),
+            exports: exports(client, session.as_ref(), &metrics),
         });
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
@@ -88,7 +90,9 @@ impl Daemon {
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
         let watchdog = tokio::spawn(watchdog);
         let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
-        server.start(session.as_ref(), &control_loop, written, &metrics);
+        if let Some(cluster) = cluster {
+            cluster.start(session.as_ref(), control_loop.commands.downgrade(), written, &metrics);
+        }
         Ok(Self {
             apply_config_now: options.apply_config_now,
             clock,
@@ -110,57 +114,18 @@ impl Daemon {
     }
 }
 
-/// What talks to the API server, until it is started.
-struct ServerParts {
-    client: Option<Client>,
-    cluster: Option<Cluster>,
-    node_updates: Option<spsc::Receiver<PendingUpdate>>,
-}
-
-impl ServerParts {
-    fn take(plan: &mut Plan) -> Self {
-        Self { client: plan.client.take(), cluster: plan.cluster.take(), node_updates: plan.news.take() }
-    }
-
-    fn start(
-        self,
-        session: Option<&Membership>,
-        control_loop: &ControlLoopThread,
-        written: Option<DurableRevision>,
-        metrics: &Arc<Metrics>,
-    ) {
-        let Self { client, cluster, node_updates } = self;
-        let node_status = match (node_updates, session) {
-            (Some(updates), Some(session)) => {
-                let commands = control_loop.commands.downgrade();
-                Some(session.keep(updates, commands, written.clone(), Arc::clone(metrics)))
-            }
-            (None, Some(session)) => {
-                session.leave_marks();
-                None
-            }
-            (_, None) => None,
-        };
-        if let Some(cluster) = cluster {
-            cluster.start(node_status, written, session.map(Membership::name));
-        }
-        if let Some(client) = client {
-            tokio::spawn(async move { client.keep_warm().await });
-        }
-    }
-}
-
 /// Where the pods come from, and the first of them.
 async fn open_pods(
     options: &Options,
     client: Option<&Client>,
     plan: &Plan,
-) -> Result<(Option<Membership>, PodSource, PodIndex), Failure> {
+) -> Result<(Option<KubeSession>, PodSource, PodIndex), Failure> {
     let (session, (pods, index)) = match (&options.cluster, client) {
         (Some(cluster), Some(client)) => {
             let name = cluster.node_name.as_deref();
-            let (session, watched) = Membership::join(client.clone(), name, &plan.policy).await?;
-            (Some(session), PodSource::watched(watched))
+            let session = KubeSession::join(client.clone(), name, read_boot_id(), &plan.policy).await?;
+            let pods = PodSource::watched(session.pods());
+            (Some(session), pods)
         }
         (None, _) | (_, None) => (None, PodSource::open(options.pods_file.as_deref(), &plan.policy)?),
     };
@@ -170,13 +135,14 @@ async fn open_pods(
 fn exporter(
     options: &Options,
     plan: &Plan,
-    session: Option<&mut Membership>,
+    session: Option<&mut KubeSession>,
     applied: &Arc<Notify>,
     metrics: &Arc<Metrics>,
 ) -> Result<TelemetryExporter, Failure> {
     let node = session.as_ref().map(|session| session.name().to_string());
     // An agent that only advises writes no Events.
-    let events = session.filter(|_| !plan.service.action.is_dry()).map(|it| it.events(Arc::clone(metrics)));
+    let events =
+        session.filter(|_| !plan.service.action.is_dry()).map(|session| cluster::events(session, metrics));
     let printer = Printer::start(std::io::stdout(), Arc::clone(metrics))?;
     let recorder =
         options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(metrics))).transpose()?;
@@ -199,14 +165,14 @@ fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
     Ok(watermarks)
 }
 
-fn exports(client: Option<&Client>, session: Option<&Membership>, metrics: &Arc<Metrics>) -> Option<Exports> {
-    let client = client?.clone();
+fn exports(client: Option<Client>, session: Option<&KubeSession>, metrics: &Arc<Metrics>) -> Option<Exports> {
+    let client = client?;
     metrics.with(Group::Api);
     metrics.kube_api_up.set(1);
     if session.is_some() {
         metrics.with(Group::Watch);
     }
-    Some(Exports::new(Arc::clone(metrics), client, session.map(Membership::watches)))
+    Some(Exports::new(Arc::clone(metrics), client, session.map(KubeSession::metrics)))
 }
 
 fn write_state(writer: StateWriter, metrics: Arc<Metrics>) -> JoinHandle<()> {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kube::config::ExecConfig;
 
 use super::*;
-use crate::counts::Code;
 use crate::fake_server::{Then, access, json, serve};
+use crate::metrics::Code;
 use eviction_core::error::chain;
 
 const SOON: Duration = Duration::from_millis(300);
@@ -68,7 +68,7 @@ async fn a_token_goes_without_its_newline_and_is_read_again_after_401() {
     assert_eq!(client.request(Request::get("/b")).await.unwrap().status, 200);
     assert!(seen.lock().unwrap()[0].contains("authorization: Bearer old\r\n"), "{seen:?}");
     std::fs::remove_file(&file).unwrap();
-    client.refused();
+    client.renew_credentials();
     let error = client.request(Request::get("/c")).await.unwrap_err();
     assert!(!error.may_have_been_carried_out() && error.is_misconfiguration(), "{error}");
     assert!(chain(&error).starts_with("read token "), "{}", chain(&error));
@@ -139,7 +139,7 @@ async fn the_server_is_unreachable_after_failures_and_reachable_after_a_response
     let mut reachable = client.reachable();
     let prober = client.clone();
     tokio::spawn(async move { prober.probe("/readyz".to_owned()).await });
-    client.doubt();
+    client.check_reachability();
     let within = Duration::from_secs(60);
     timeout(within, reachable.wait_for(|reachable| !reachable)).await.unwrap().unwrap();
     timeout(within, reachable.wait_for(|reachable| *reachable)).await.unwrap().unwrap();

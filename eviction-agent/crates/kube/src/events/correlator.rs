@@ -1,34 +1,31 @@
-//! What is told when: occurrences become series, and series become few requests.
+//! What is written when: occurrences become series, and series become few requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use eviction_core::time::nanos;
 use jiff::Timestamp;
 
-use eviction_core::time::nanos;
-
-use super::object::{Reporter, name, raise};
-use super::occurrence::{Fate, Occurrence, Reason};
-use super::response::Told;
-use super::token_bucket::TokenBucket;
+use super::object::{EventResult, Occurrence, Reason, Reporter, name, raise};
+use super::recorder::EventResponse;
 use crate::request::Request;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Series that are kept: told ones whose count may yet be raised, and those that wait to be told.
+/// Series that are kept: written ones whose count may yet be raised, and those that wait to be written.
 pub(super) const SERIES: usize = 512;
 
 /// A series ends when nothing was added for so long, as with client-go's `finishTime`.
 const ENDS_NS: u64 = 6 * 60 * SECOND_NS;
 
-/// What could not be told for so long is of no use: the API server itself keeps events for an hour.
+/// What could not be written for so long is of no use: the API server itself keeps events for an hour.
 const EXPIRES_NS: u64 = 60 * 60 * SECOND_NS;
 
 /// How long a count waits before it is raised at the server: it doubles each time.
 const GAPS_NS: (u64, u64) = (10 * SECOND_NS, 300 * SECOND_NS);
 
-/// Told of every occurrence what becomes of it, with how many there were.
-pub(super) type Tally = Box<dyn Fn(Reason, Fate, u64) + Send>;
+/// Takes the result of every occurrence, with how many there were.
+pub(super) type EventCounter = Box<dyn Fn(Reason, EventResult, u64) + Send>;
 
 /// What is the same series: the reason, the object, and the part of it.
 type Key = (Reason, Box<str>, Box<str>);
@@ -43,17 +40,17 @@ struct Series {
     /// The server has that event.
     exists: bool,
     count: u64,
-    /// How many of them were told or given up.
+    /// How many of them were written or given up.
     settled: u64,
     last: Timestamp,
-    heard_ns: u64,
-    /// Since when something waits to be told.
+    last_ns: u64,
+    /// Since when something waits to be written.
     waits_since_ns: u64,
     due_ns: u64,
     gap_ns: u64,
-    /// Requests that came to nothing since something was told.
+    /// Requests that failed since something was written.
     tries: u32,
-    is_under_way: bool,
+    in_flight: bool,
 }
 
 impl Series {
@@ -65,8 +62,8 @@ impl Series {
         self.first.reason == Reason::Evicted
     }
 
-    /// Who goes first: whoever failed less often, then evictions, then what nobody has heard of at all.
-    fn turn(&self) -> (u32, u8, u64) {
+    /// The first goes first: what failed less often, then evictions, then what is not written at all.
+    fn order(&self) -> (u32, u8, u64) {
         let rank = match (self.is_urgent(), self.exists) {
             (true, _) => 0,
             (false, false) => 1,
@@ -75,14 +72,14 @@ impl Series {
         (self.tries, rank, self.due_ns)
     }
 
-    /// Whom to drop for want of room: what has nothing to tell, then others before evictions, the
+    /// The lowest is dropped for want of room: what does not wait, then others before evictions, the
     /// oldest first.
-    fn worth(&self) -> (bool, bool, u64) {
-        (self.waiting() > 0, self.is_urgent(), self.heard_ns)
+    fn priority(&self) -> (bool, bool, u64) {
+        (self.waiting() > 0, self.is_urgent(), self.last_ns)
     }
 
-    fn settle(&mut self, tally: &Tally, fate: Fate) {
-        tally(self.first.reason, fate, self.waiting());
+    fn settle(&mut self, count_result: &EventCounter, result: EventResult) {
+        count_result(self.first.reason, result, self.waiting());
         self.settled = self.count;
         self.tries = 0;
     }
@@ -90,16 +87,16 @@ impl Series {
 
 /// A request that is to be sent.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct EventRequest {
     key: Key,
     /// Whether it makes an event, and does not raise a count.
     pub(super) makes: bool,
-    /// The count that it tells.
+    /// The count that it writes.
     count: u64,
     pub(super) request: Request,
 }
 
-impl Writing {
+impl EventRequest {
     /// What it is about, for the log.
     pub(super) fn reason(&self) -> Reason {
         self.key.0
@@ -110,7 +107,7 @@ impl Writing {
 #[derive(Debug)]
 pub(super) enum Next {
     /// Send this.
-    Write(Box<Writing>),
+    Write(Box<EventRequest>),
     /// Nothing before then, nanoseconds of CLOCK_MONOTONIC.
     Wait(u64),
     /// Nothing until something is noted.
@@ -122,10 +119,10 @@ pub(super) struct Correlator {
     reporter: Reporter,
     series: BTreeMap<Key, Series>,
     pace: TokenBucket,
-    /// The server is left alone until then.
+    /// Nothing is sent until then.
     held_until_ns: u64,
     serial: u64,
-    tally: Tally,
+    count_result: EventCounter,
 }
 
 impl fmt::Debug for Correlator {
@@ -135,21 +132,21 @@ impl fmt::Debug for Correlator {
 }
 
 impl Correlator {
-    pub(super) fn new(node: &str, now_ns: u64, tally: Tally) -> Self {
+    pub(super) fn new(node: &str, now_ns: u64, count_result: EventCounter) -> Self {
         Self {
             reporter: Reporter::new(node),
             series: BTreeMap::new(),
             pace: TokenBucket::new(now_ns),
             held_until_ns: 0,
             serial: 0,
-            tally,
+            count_result,
         }
     }
 
     /// Takes note of an occurrence.
     pub(super) fn note(&mut self, occurrence: Occurrence, now_ns: u64) {
         let times = occurrence.times.max(1);
-        (self.tally)(occurrence.reason, Fate::Noted, times);
+        (self.count_result)(occurrence.reason, EventResult::Noted, times);
         self.sweep(now_ns);
         let key = (occurrence.reason, occurrence.regarding.id().into(), occurrence.part.clone());
         if let Some(series) = self.series.get_mut(&key) {
@@ -158,11 +155,11 @@ impl Correlator {
             }
             series.count = series.count.saturating_add(times);
             series.last = series.last.max(occurrence.at);
-            series.heard_ns = now_ns;
+            series.last_ns = now_ns;
             return;
         }
         if self.series.len() >= SERIES && !self.make_room() {
-            (self.tally)(occurrence.reason, Fate::Dropped, times);
+            (self.count_result)(occurrence.reason, EventResult::Dropped, times);
             return;
         }
         let name = self.name(&occurrence);
@@ -172,24 +169,24 @@ impl Correlator {
             count: times,
             settled: 0,
             last: occurrence.at,
-            heard_ns: now_ns,
+            last_ns: now_ns,
             waits_since_ns: now_ns,
             due_ns: now_ns,
             gap_ns: GAPS_NS.0,
             tries: 0,
-            is_under_way: false,
+            in_flight: false,
             first: occurrence,
         };
         self.series.insert(key, series);
     }
 
-    /// What is to be done now. What it hands out is answered by [`told`](Self::told) before anything
-    /// else of the same series is.
+    /// What is to be done now. A request is followed by [`responded`](Self::responded) before the next of the
+    /// same series.
     pub(super) fn next(&mut self, now_ns: u64) -> Next {
         self.sweep(now_ns);
-        let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0 && !it.is_under_way);
+        let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0 && !it.in_flight);
         let (due, later): (Vec<_>, Vec<_>) = waiting.partition(|(_, it)| it.due_ns <= now_ns);
-        let Some((key, series)) = due.into_iter().min_by_key(|(_, it)| it.turn()) else {
+        let Some((key, series)) = due.into_iter().min_by_key(|(_, it)| it.order()) else {
             let soonest = later.into_iter().map(|(_, it)| it.due_ns).min();
             return soonest.map_or(Next::Idle, |due_ns| Next::Wait(due_ns.max(self.held_until_ns)));
         };
@@ -199,31 +196,38 @@ impl Correlator {
         if let Err(until_ns) = self.pace.take(series.is_urgent(), now_ns) {
             return Next::Wait(until_ns);
         }
-        series.is_under_way = true;
+        series.in_flight = true;
         let Series { first, name, exists, count, last, .. } = series;
         let request = match exists {
             true => raise(name, first, *count, *last),
             false => self.reporter.create(name, first, *count, *last),
         };
-        Next::Write(Box::new(Writing { key: key.clone(), makes: !*exists, count: *count, request }))
+        Next::Write(Box::new(EventRequest { key: key.clone(), makes: !*exists, count: *count, request }))
     }
 
-    /// Takes in what became of a request. `pause_ns` is how long the server is left alone if it did
-    /// not say so itself.
-    pub(super) fn told(&mut self, writing: &Writing, told: &Told, pause_ns: u64, now_ns: u64) {
-        let Some(series) = self.series.get_mut(&writing.key) else { return };
-        series.is_under_way = false;
-        let settled = writing.count.saturating_sub(series.settled);
-        let hold = match told {
-            Told::Done => {
-                let made = u64::from(writing.makes).min(settled);
-                for (fate, times) in [(Fate::Created, made), (Fate::Counted, settled - made)] {
-                    (self.tally)(series.first.reason, fate, times);
+    /// Takes the response to a request. `pause_ns` is how long nothing is sent if the server did not ask
+    /// for a pause itself.
+    pub(super) fn responded(
+        &mut self,
+        request: &EventRequest,
+        response: &EventResponse,
+        pause_ns: u64,
+        now_ns: u64,
+    ) {
+        let Some(series) = self.series.get_mut(&request.key) else { return };
+        series.in_flight = false;
+        let settled = request.count.saturating_sub(series.settled);
+        let hold = match response {
+            EventResponse::Done => {
+                let made = u64::from(request.makes).min(settled);
+                for (result, times) in [(EventResult::Created, made), (EventResult::Counted, settled - made)]
+                {
+                    (self.count_result)(series.first.reason, result, times);
                 }
                 series.exists = true;
                 None
             }
-            Told::Missing => {
+            EventResponse::Missing => {
                 // It is older than the server keeps events: what came since is another one.
                 series.count -= series.settled;
                 series.settled = 0;
@@ -233,21 +237,21 @@ impl Correlator {
                 series.name = name(&series.first, self.serial);
                 return;
             }
-            Told::Refused { .. } => {
-                (self.tally)(series.first.reason, Fate::Refused, settled);
+            EventResponse::Refused { .. } => {
+                (self.count_result)(series.first.reason, EventResult::Refused, settled);
                 None
             }
-            Told::Forbidden { pause, .. } => {
-                (self.tally)(series.first.reason, Fate::Refused, settled);
+            EventResponse::Forbidden { pause, .. } => {
+                (self.count_result)(series.first.reason, EventResult::Refused, settled);
                 Some(nanos(*pause))
             }
-            Told::Later { pause } => {
+            EventResponse::Later { pause } => {
                 series.tries = series.tries.saturating_add(1);
                 self.held_until_ns = now_ns.saturating_add(pause.map_or(pause_ns, nanos));
                 return;
             }
         };
-        series.settled = writing.count;
+        series.settled = request.count;
         series.tries = 0;
         series.waits_since_ns = now_ns;
         series.due_ns = now_ns.saturating_add(series.gap_ns);
@@ -257,32 +261,32 @@ impl Correlator {
         }
     }
 
-    /// Ends series to which nothing is added any more, and gives up what is too old to be told.
+    /// Ends series to which nothing is added any more, and gives up what is too old to be written.
     fn sweep(&mut self, now_ns: u64) {
-        let tally = &self.tally;
+        let count_result = &self.count_result;
         self.series.retain(|_, series| {
-            if series.is_under_way {
+            if series.in_flight {
                 return true;
             }
             if series.waiting() > 0 {
                 let is_old = now_ns.saturating_sub(series.waits_since_ns) >= EXPIRES_NS;
                 if is_old {
-                    series.settle(tally, Fate::Dropped);
+                    series.settle(count_result, EventResult::Dropped);
                 }
                 return !is_old;
             }
-            now_ns.saturating_sub(series.heard_ns) < ENDS_NS
+            now_ns.saturating_sub(series.last_ns) < ENDS_NS
         });
     }
 
-    /// Drops the series that is worth least.
+    /// Drops the series with the lowest priority.
     fn make_room(&mut self) -> bool {
-        let idle = self.series.iter().filter(|(_, series)| !series.is_under_way);
-        let Some(key) = idle.min_by_key(|(_, series)| series.worth()).map(|(key, _)| key.clone()) else {
+        let idle = self.series.iter().filter(|(_, series)| !series.in_flight);
+        let Some(key) = idle.min_by_key(|(_, series)| series.priority()).map(|(key, _)| key.clone()) else {
             return false;
         };
         if let Some(mut series) = self.series.remove(&key) {
-            series.settle(&self.tally, Fate::Dropped);
+            series.settle(&self.count_result, EventResult::Dropped);
         }
         true
     }
@@ -291,10 +295,43 @@ impl Correlator {
         self.serial += 1;
         name(of, self.serial)
     }
+}
 
-    /// How many occurrences wait to be told.
-    pub(super) fn waiting(&self) -> u64 {
-        self.series.values().map(Series::waiting).sum()
+/// Requests that may go out at once.
+pub(super) const BURST: u64 = 20;
+
+/// One more may go out each so often: with the burst no more than 44 within a minute.
+pub(super) const INTERVAL_NS: u64 = 2_500_000_000;
+
+/// What is left over for what must not wait behind a storm.
+const RESERVE: u64 = 5;
+
+/// The bucket, in nanoseconds of [`INTERVAL_NS`] saved up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TokenBucket {
+    saved_ns: u64,
+    looked_ns: u64,
+}
+
+impl TokenBucket {
+    /// A full one.
+    pub(super) fn new(now_ns: u64) -> Self {
+        Self { saved_ns: BURST * INTERVAL_NS, looked_ns: now_ns }
+    }
+
+    /// Takes a token for a request, or returns when there will be one. The reserve is for what is urgent.
+    pub(super) fn take(&mut self, urgent: bool, now_ns: u64) -> Result<(), u64> {
+        let passed = now_ns.saturating_sub(self.looked_ns);
+        self.saved_ns = self.saved_ns.saturating_add(passed).min(BURST * INTERVAL_NS);
+        self.looked_ns = self.looked_ns.max(now_ns);
+        let left_over = if urgent { 0 } else { RESERVE };
+        match self.saved_ns.checked_sub((1 + left_over) * INTERVAL_NS) {
+            Some(_) => {
+                self.saved_ns -= INTERVAL_NS;
+                Ok(())
+            }
+            None => Err(now_ns + ((1 + left_over) * INTERVAL_NS - self.saved_ns)),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Events of the API, `events.k8s.io/v1`: what is said of pods and of the node, in few requests.
+//! Events of the API, `events.k8s.io/v1`: of pods and of the node, in few requests.
 //!
 //! What is the same is one series: the first of it makes an event, and later ones raise its count.
 //! How many requests that takes is bounded, and how much waits for them. What finds no room is
@@ -6,12 +6,10 @@
 
 mod correlator;
 mod object;
-mod occurrence;
+mod oom_kill;
 mod recorder;
-mod response;
 mod sink;
-mod token_bucket;
 
-pub use occurrence::{Fate, Occurrence, Reason, Regarding};
-pub use recorder::Recorder;
+pub use object::{EventResult, Reason};
+pub(crate) use recorder::Recorder;
 pub use sink::EventSink;

@@ -1,6 +1,6 @@
 //! Events as the API takes them.
 //!
-//! `pkg/apis/core/validation/events.go: ValidateEventCreate` of Kubernetes says what is taken:
+//! `pkg/apis/core/validation/events.go: ValidateEventCreate` of Kubernetes has what is valid:
 //! `eventTime` with exactly six digits after the point, notes of up to 1,024 bytes, and of a series
 //! a count of at least two. Later nothing but the series may change.
 
@@ -14,10 +14,132 @@ use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use serde_json::json;
 
-use super::occurrence::{Occurrence, Reason, Regarding};
 use crate::request::{Request, segment, to_json};
 
-/// `reportingController`: who tells it, a qualified name.
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// A pod was evicted: the kubelet's word for it.
+    Evicted,
+    /// The kernel killed a process of a container for want of memory.
+    ContainerOomKilled,
+    /// The kernel killed a process that is of no known pod.
+    ProcessOomKilled,
+    /// An eviction threshold is met: the kubelet's word for it.
+    ThresholdMet,
+    /// It is so no more.
+    ThresholdCleared,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [
+        Self::Evicted,
+        Self::ContainerOomKilled,
+        Self::ProcessOomKilled,
+        Self::ThresholdMet,
+        Self::ThresholdCleared,
+    ];
+
+    /// `reason` of the event.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evicted => "Evicted",
+            Self::ContainerOomKilled => "ContainerOOMKilled",
+            Self::ProcessOomKilled => "ProcessOOMKilled",
+            Self::ThresholdMet => "EvictionThresholdMet",
+            Self::ThresholdCleared => "EvictionThresholdCleared",
+        }
+    }
+
+    /// `action` of the event.
+    pub(super) fn action(self) -> &'static str {
+        match self {
+            Self::Evicted => "Evict",
+            Self::ContainerOomKilled | Self::ProcessOomKilled => "KernelOOMKill",
+            Self::ThresholdMet | Self::ThresholdCleared => "Observe",
+        }
+    }
+
+    /// `type` of the event.
+    pub(super) fn severity(self) -> &'static str {
+        match self {
+            Self::ThresholdCleared => "Normal",
+            _ => "Warning",
+        }
+    }
+}
+
+/// The object of an Event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Regarding {
+    /// A pod.
+    Pod(PodName),
+    /// The node of that name.
+    Node(Box<str>),
+}
+
+impl Regarding {
+    /// What is unique to it.
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Pod(pod) => &pod.uid,
+            Self::Node(name) => name,
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occurrence {
+    /// What.
+    pub reason: Reason,
+    /// To what.
+    pub regarding: Regarding,
+    /// To which part of it: what is of the same part, for the same reason, is one series.
+    pub part: Box<str>,
+    /// When, by the system's clock.
+    pub at: Timestamp,
+    /// For people; of a series the first one's stays, since the API lets it not be changed.
+    pub note: Box<str>,
+    /// For programs, likewise.
+    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    /// How often it happened at once.
+    pub times: u64,
+}
+
+/// What became of an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EventResult {
+    /// It is to be written. Every occurrence is counted here, and in one of the others once that is known.
+    Noted,
+    /// It made an event.
+    Created,
+    /// It is in the count of a series.
+    Counted,
+    /// There was no room for it, or for too long no server that would take it.
+    Dropped,
+    /// The server does not accept it.
+    Refused,
+}
+
+impl EventResult {
+    /// Every one.
+    pub const ALL: [Self; 5] = [Self::Noted, Self::Created, Self::Counted, Self::Dropped, Self::Refused];
+
+    /// As metrics write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Noted => "noted",
+            Self::Created => "created",
+            Self::Counted => "counted",
+            Self::Dropped => "dropped",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// `reportingController`, a qualified name.
 const CONTROLLER: &str = "eviction-agent.io/agent";
 
 /// `NoteLengthLimit`, bytes.
@@ -35,10 +157,10 @@ const NO_NAMESPACE: &str = "default";
 /// Changes what is given and leaves the rest.
 const MERGE: &str = "application/merge-patch+json";
 
-/// How long an answer may take. An event is in no hurry, and others are told meanwhile.
+/// How long a response may take. An Event is not urgent.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Who tells of events, and from where.
+/// Who reports Events, and from where.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     node: Box<str>,
@@ -91,7 +213,7 @@ pub(super) fn raise(name: &str, what: &Occurrence, count: u64, last: Timestamp) 
 }
 
 /// A name that no other event has: that of its object, the time, and a number of ours. An eviction's
-/// is that of its decision instead: an agent that was started anew tells it no second time.
+/// is that of its decision instead: an agent that was started anew does not create it again.
 pub(super) fn name(what: &Occurrence, serial: u64) -> String {
     let of = match &what.regarding {
         Regarding::Pod(pod) => &*pod.name,

@@ -1,14 +1,16 @@
-//! The Events of evictions and thresholds, rendered from the records of decisions.
+//! Takes what happens on the node, and records its Events. Those of evictions and thresholds are rendered
+//! from the records of decisions.
 
 use std::collections::BTreeMap;
 
+use eviction_core::oom::OomKill;
 use eviction_core::pod::PodName;
-use eviction_core::progress::KillProgress;
-use eviction_core::progress::{ApiOperation, ApiResult};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress};
 use eviction_core::record::{EvictionRecord, ThresholdRecord};
 use jiff::Timestamp;
 
-use super::occurrence::{Occurrence, Reason, Regarding};
+use super::object::{Occurrence, Reason, Regarding};
+use super::oom_kill::oom_event;
 use super::recorder::Recorder;
 
 /// Evictions that are known at a time. More are never in flight.
@@ -34,14 +36,13 @@ impl EventSink {
         Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
     }
 
-    /// The node.
-    pub fn node(&self) -> &Regarding {
-        &self.node
+    fn record(&self, occurrence: Occurrence) {
+        self.recorder.note(occurrence);
     }
 
-    /// Records something.
-    pub fn record(&self, occurrence: Occurrence) {
-        self.recorder.note(occurrence);
+    /// Takes an OOM kill: an Event of its pod, or of the node.
+    pub fn oom_kill(&self, kill: &OomKill, at: Timestamp) {
+        self.record(oom_event(kill, at, &self.node));
     }
 
     /// Takes a decision; its Event is recorded when the pod goes.
@@ -81,7 +82,7 @@ impl EventSink {
     }
 }
 
-/// What a step of an eviction says of the pod.
+/// What a step of an eviction means for the pod.
 enum Phase {
     /// It goes: a signal was sent, or the API server has accepted the eviction.
     Goes,
@@ -166,7 +167,7 @@ impl Evictions {
             return None;
         }
         match eviction.decided.take() {
-            // It went before it was asked for.
+            // It went before the request.
             Some(_) if is_gone && !eviction.is_unknown => None,
             Some(occurrence) => Some(occurrence),
             // That the pod goes is known all the same. If another agent has recorded it, the Event exists,
@@ -266,12 +267,13 @@ mod tests {
         let dry = |is_dry, asked| KillProgress::Answered { asked, answered: ApiResult::Accepted, is_dry };
         assert_eq!(step(&mut evictions, 7, &dry(true, ApiOperation::Eviction), 2), None);
         assert_eq!(step(&mut evictions, 7, &dry(false, ApiOperation::Condition), 2), None);
-        let told = step(&mut evictions, 7, &answered(ApiResult::Accepted), 3).unwrap();
+        let occurrence = step(&mut evictions, 7, &answered(ApiResult::Accepted), 3).unwrap();
         assert_eq!(
-            (told.reason, told.at, &*told.note),
+            (occurrence.reason, occurrence.at, &*occurrence.note),
             (Reason::Evicted, at(1), "The node was low on resource: memory. ")
         );
-        let annotations: Vec<_> = told.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let annotations: Vec<_> =
+            occurrence.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert_eq!(annotations, [(DECISION, "19a8f3-7"), ("starved_resource", "memory")]);
         for progress in [killed(), answered(ApiResult::Accepted), GONE] {
             assert_eq!(step(&mut evictions, 7, &progress, 4), None, "{progress:?}");
@@ -283,8 +285,8 @@ mod tests {
         let mut evictions = Evictions::default();
         (7..9).for_each(|id| decided(&mut evictions, id));
         assert_eq!(step(&mut evictions, 7, &unknown(), 2), None);
-        let told = step(&mut evictions, 7, &GONE, 3).unwrap();
-        assert_eq!((&*told.note, told.at), ("The node was low on resource: memory. ", at(1)));
+        let occurrence = step(&mut evictions, 7, &GONE, 3).unwrap();
+        assert_eq!((&*occurrence.note, occurrence.at), ("The node was low on resource: memory. ", at(1)));
         assert_eq!(step(&mut evictions, 7, &GONE, 4), None);
         for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Terminated] {
             let progress = KillProgress::Answered { asked: ApiOperation::Condition, answered, is_dry: false };
@@ -310,9 +312,9 @@ mod tests {
     #[test]
     fn a_pod_that_goes_by_an_unknown_decision_has_its_event() {
         let progress = KillProgress::TermSent(Signalled::default());
-        let told = step(&mut Evictions::default(), 9, &progress, 2).unwrap();
-        assert_eq!((&*told.note, told.at), ("The pod was evicted.", at(2)));
-        assert_eq!(&*told.annotations[DECISION], "19a8f3-9");
+        let occurrence = step(&mut Evictions::default(), 9, &progress, 2).unwrap();
+        assert_eq!((&*occurrence.note, occurrence.at), ("The pod was evicted.", at(2)));
+        assert_eq!(&*occurrence.annotations[DECISION], "19a8f3-9");
     }
 
     #[test]

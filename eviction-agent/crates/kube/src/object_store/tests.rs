@@ -13,7 +13,7 @@ fn identity(name: &str, uid: &str, version: u64) -> Identity {
 }
 
 fn names(store: &ObjectStore<&'static str>) -> Vec<&'static str> {
-    store.seen(true, None).objects.iter().map(|object| **object).collect()
+    store.view(true, None).objects.iter().map(|object| **object).collect()
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn an_object_that_is_not_understood_is_not_what_it_was() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("p5"));
     assert_eq!(store.put(identity("p", "1", 6), Err("spec.x: no quantity".into())), WatchEvent::Unreadable);
-    let seen = store.seen(true, None);
-    assert!(seen.objects.is_empty());
-    assert_eq!(seen.unreadable[0].key.to_string(), "a/p");
-    assert_eq!(seen.unreadable[0].why, "spec.x: no quantity");
+    let view = store.view(true, None);
+    assert!(view.objects.is_empty());
+    assert_eq!(view.unreadable[0].key.to_string(), "a/p");
+    assert_eq!(view.unreadable[0].why, "spec.x: no quantity");
     assert_eq!(store.put(identity("p", "1", 7), Ok("p7")), WatchEvent::Changed);
     assert_eq!(names(&store), ["p7"]);
 }
@@ -73,7 +73,7 @@ fn a_uid_of_two_objects_is_that_of_none() {
     store.put(identity("q", "1", 6), Ok("q"));
     store.put(identity("r", "2", 7), Ok("r"));
     assert_eq!(names(&store), ["r"]);
-    assert_eq!(store.seen(true, None).unreadable.len(), 2);
+    assert_eq!(store.view(true, None).unreadable.len(), 2);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn there_is_an_end_to_what_is_kept() {
     for index in 0..5000_u64 {
         store.remove(identity(&index.to_string(), &index.to_string(), 10_000 + index));
     }
-    assert_eq!(store.graves.len(), super::GRAVES);
+    assert_eq!(store.deleted.len(), super::DELETED);
 }
 
 /// The history of three names: which object is there after which version.
@@ -119,7 +119,7 @@ fn history() -> impl Strategy<Value = Vec<(usize, bool)>> {
 
 proptest! {
     /// However a history is repeated and shuffled, no pod is there that is gone, none is an older one
-    /// than was told, and what was told in order at the end holds.
+    /// than was sent, and what was sent in order at the end holds.
     #[test]
     fn a_disturbed_history_never_leads_to_a_wrong_identity(
         history in history(),
@@ -160,8 +160,8 @@ proptest! {
                 store.remove(identity);
             }
         }
-        let seen: Vec<u64> = store.seen(true, None).objects.iter().map(|object| object.0).collect();
+        let view: Vec<u64> = store.view(true, None).objects.iter().map(|object| object.0).collect();
         let expected: Vec<u64> = alive.values().copied().collect();
-        prop_assert_eq!(seen, expected);
+        prop_assert_eq!(view, expected);
     }
 }

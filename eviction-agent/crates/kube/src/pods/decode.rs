@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-
 use eviction_core::pod as core;
 use eviction_core::pods::is_used_annotation;
 use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
+use eviction_core::units::Quantity;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
 
-use super::quantity::JsonQuantity;
 use crate::nullable::{nullable, nullable_list};
 
 /// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
@@ -363,5 +363,25 @@ impl From<Condition> for core::PodCondition {
         let Condition { kind, status, reason, message, observed_generation, last_transition_time } =
             condition;
         Self { kind, status, reason, message, observed_generation, last_transition_time }
+    }
+}
+
+/// A quantity as `Quantity.UnmarshalJSON` reads it: the characters as they stand, without
+/// quotes and the blanks inside them, so that a number keeps its digits. Null is zero.
+#[derive(Clone, Debug)]
+pub(super) struct JsonQuantity(pub(super) Quantity);
+
+impl<'de> Deserialize<'de> for JsonQuantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let text = raw.get();
+        if text == "null" {
+            return Ok(Self(Quantity::ZERO));
+        }
+        let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let text = quoted.unwrap_or(text).trim();
+        let quantity = Quantity::parse(text)
+            .map_err(|error| de::Error::custom(format_args!("{:.100}: {error}", raw.get())))?;
+        Ok(Self(quantity))
     }
 }

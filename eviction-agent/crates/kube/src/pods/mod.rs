@@ -5,7 +5,6 @@
 //! no quantity is an error that names the pod and the field.
 
 mod decode;
-mod quantity;
 
 use std::fmt;
 

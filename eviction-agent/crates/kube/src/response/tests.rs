@@ -138,7 +138,7 @@ fn texts_are_of_one_line_and_bounded() {
     assert!(why.starts_with("a b [31mä") && why.ends_with('…') && why.len() < 520, "{why}");
 }
 
-/// Whether a request may have been carried out decides whether a pod may be asked for again.
+/// Whether a request may have been carried out decides whether the eviction of a pod may be requested again.
 fn may_have_been_done(answered: &ApiResult) -> bool {
     matches!(
         answered,

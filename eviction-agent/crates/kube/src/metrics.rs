@@ -1,8 +1,9 @@
-//! What became of requests.
+//! What became of requests and watches, to be exported.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
 
@@ -65,7 +66,7 @@ impl Counters {
     }
 }
 
-/// What a request asks for, in the words of the API.
+/// The operation of a request, in the words of the API.
 pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let path = path
@@ -106,8 +107,120 @@ pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
     }
 }
 
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// An object came, changed in what counts, or went.
+    Changed,
+    /// An object is as it was, in everything that counts.
+    Unchanged,
+    /// An event that came before.
+    Repeated,
+    /// An event that is older than what is known.
+    Reordered,
+    /// An object or a line that is not understood.
+    Unreadable,
+    /// An object or a line that is too long.
+    TooLong,
+    /// An object beyond the number that is kept.
+    TooMany,
+    /// A bookmark.
+    Bookmark,
+    /// A list was read from begin to end.
+    Listed,
+    /// A watch was begun.
+    Watched,
+    /// The server ended a watch in time.
+    Closed,
+    /// The server no longer knows what has happened since.
+    Expired,
+    /// A list or a watch did not come about, or broke.
+    Failed,
+}
+
+impl WatchEvent {
+    /// All of them, in the order of their counters.
+    pub const ALL: [Self; 13] = [
+        Self::Changed,
+        Self::Unchanged,
+        Self::Repeated,
+        Self::Reordered,
+        Self::Unreadable,
+        Self::TooLong,
+        Self::TooMany,
+        Self::Bookmark,
+        Self::Listed,
+        Self::Watched,
+        Self::Closed,
+        Self::Expired,
+        Self::Failed,
+    ];
+
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Repeated => "repeated",
+            Self::Reordered => "reordered",
+            Self::Unreadable => "unreadable",
+            Self::TooLong => "too_long",
+            Self::TooMany => "too_many",
+            Self::Bookmark => "bookmark",
+            Self::Listed => "listed",
+            Self::Watched => "watched",
+            Self::Closed => "closed",
+            Self::Expired => "expired",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Counters of one watch; shared with whoever exports them.
+#[derive(Debug, Default)]
+pub struct WatchMetrics {
+    counts: [AtomicU64; WatchEvent::ALL.len()],
+    /// Milliseconds since the Unix epoch; 0 for never.
+    last_event_ms: AtomicU64,
+    objects: AtomicU64,
+}
+
+impl WatchMetrics {
+    /// How often it happened.
+    pub fn count(&self, event: WatchEvent) -> u64 {
+        self.counts.get(event as usize).map_or(0, |count| count.load(Relaxed))
+    }
+
+    /// When the last list, begin of a watch, event or bookmark came, since the Unix epoch.
+    pub fn last_event(&self) -> Option<Duration> {
+        let note_event = self.last_event_ms.load(Relaxed);
+        (note_event > 0).then(|| Duration::from_millis(note_event))
+    }
+
+    /// How many objects are known.
+    pub fn objects(&self) -> u64 {
+        self.objects.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, event: WatchEvent) {
+        if let Some(count) = self.counts.get(event as usize) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn note_event(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_event_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn set_objects(&self, objects: usize) {
+        self.objects.store(objects as u64, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::WatchEvent;
     use super::*;
 
     #[test]
@@ -134,5 +247,12 @@ mod tests {
         assert_eq!(counts.requests[&("evict_pod", Code::Status(429))], 2);
         assert_eq!(counts.requests[&("evict_pod", Code::Status(201))], 1);
         assert!(counts.last_response.is_some());
+    }
+
+    #[test]
+    fn each_has_its_own_counter() {
+        for (place, event) in WatchEvent::ALL.into_iter().enumerate() {
+            assert_eq!(event as usize, place);
+        }
     }
 }

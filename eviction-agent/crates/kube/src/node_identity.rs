@@ -1,0 +1,156 @@
+//! Which node of the cluster this machine is.
+
+use std::fmt;
+use std::time::Duration;
+
+use eviction_core::error::chain;
+use tokio::time::{Instant, sleep};
+
+use crate::client::Client;
+use crate::error::OperationError;
+use crate::nodes::parse_node;
+use crate::request::{Request, Response};
+
+/// A node that was just booted has its old boot id until its kubelet has updated the object.
+const BOOTED: Duration = Duration::from_secs(20);
+const READ_EVERY: Duration = Duration::from_secs(2);
+
+/// `validation.DNS1123SubdomainMaxLength` of apimachinery.
+const LONGEST: usize = 253;
+
+/// The name of a Node: a DNS subdomain, so that it can stand in a path as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeName(Box<str>);
+
+impl NodeName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// If it is missing, or no name of a node.
+    pub fn parse(name: Option<&str>) -> Result<Self, OperationError> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Err(OperationError::usage(
+                "find this node's object: neither --node-name nor NODE_NAME is given",
+            )
+            .help("in a pod, set NODE_NAME from the field spec.nodeName"));
+        };
+        if is_dns_subdomain(name) {
+            Ok(Self(name.into()))
+        } else {
+            Err(OperationError::new(format!("find this node's object: `{name:.300}` is no name of a node")))
+        }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_dns_subdomain(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= LONGEST && name.split('.').all(is_label)
+}
+
+/// Why it is not known whether a Node is this machine's.
+#[derive(Debug)]
+pub(crate) enum IdentifyError {
+    /// The API server does not respond at present.
+    Unavailable(String),
+    /// Somebody has to do something first.
+    Failed(OperationError),
+}
+
+impl From<OperationError> for IdentifyError {
+    fn from(error: OperationError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Reads the node's object: it must exist, and not be another machine's. If it has the id of another
+/// boot, reads again until the kubelet must have updated it.
+pub(crate) async fn identify(
+    client: &Client,
+    name: &NodeName,
+    boot_id: Option<&str>,
+) -> Result<(), IdentifyError> {
+    let until = Instant::now() + BOOTED;
+    loop {
+        let other = read_boot_id(client, name).await?;
+        let Some(own) = boot_id.filter(|own| !other.is_empty() && **own != *other) else { return Ok(()) };
+        if Instant::now() >= until {
+            return Err(OperationError::new(format!(
+                "find this node's object: {name} is another machine, booted as {other}, this one as {own}"
+            ))
+            .help("give the name under which the kubelet of this machine is registered")
+            .into());
+        }
+        sleep(READ_EVERY).await;
+    }
+}
+
+async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, IdentifyError> {
+    let (server, origin) = (client.access().server(), client.access().origin());
+    let response = match client.request(Request::get(format!("/api/v1/nodes/{name}"))).await {
+        Ok(response) => response,
+        Err(error) if error.is_misconfiguration() => {
+            return Err(OperationError::because(format!("ask the API server {server}"), &error).into());
+        }
+        Err(error) => return Err(IdentifyError::Unavailable(format!("{server}: {}", chain(&error)))),
+    };
+    let why = || message(&response);
+    let failed = match response.status {
+        200 => match parse_node(&response.body) {
+            Ok(node) => return Ok(node.boot_id),
+            Err(why) => OperationError::new(format!("read node {name}: {why}")),
+        },
+        401 => OperationError::new(format!(
+            "ask the API server {server}: it does not accept who asks, by {origin}"
+        )),
+        403 => OperationError::new(format!("read node {name}: a permission is missing: {}", why()))
+            .help("the agent has to get, list and watch its own node and the pods of its node"),
+        404 => OperationError::new(format!("read node {name}: there is no such node"))
+            .help("in a pod, set NODE_NAME from the field spec.nodeName"),
+        status => {
+            let why = format!("the API server answers {status}: {}", why());
+            return Err(IdentifyError::Unavailable(why));
+        }
+    };
+    Err(failed.into())
+}
+
+/// `message` of the `Status` in the body.
+pub(crate) fn message(response: &Response) -> String {
+    let status: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
+    let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
+    message.unwrap_or("no reason given").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NodeName;
+
+    #[test]
+    fn a_name_of_a_node_is_a_dns_name() {
+        let long = "a".repeat(254);
+        for name in ["n1", "ip-10-0-0-1.eu.compute.internal", "0"] {
+            assert_eq!(NodeName::parse(Some(name)).unwrap().to_string(), name);
+        }
+        for name in ["N1", "a_b", "-a", "a-", "a..b", ".", "a/b", "a b", "ü", "a?b", &long] {
+            let error = NodeName::parse(Some(name)).unwrap_err();
+            assert!(error.to_string().starts_with("find this node's object: `"), "{error}");
+            assert!(!error.is_usage());
+        }
+        for name in [None, Some("")] {
+            let error = NodeName::parse(name).unwrap_err();
+            assert!(error.to_string().contains("neither --node-name nor NODE_NAME is given"), "{error}");
+            assert!(error.is_usage());
+        }
+    }
+}

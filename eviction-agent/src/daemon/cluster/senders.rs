@@ -1,0 +1,265 @@
+//! The control loop's ends of the channels to the API server: evictions, and the desired state of the node's
+//! object.
+
+use std::sync::Arc;
+
+use eviction_core::decision::Decision;
+use eviction_core::node_conditions::pressure::{InitialConditions, Pressures, PublishedCondition};
+use eviction_core::policy::Policy;
+use eviction_core::progress::KillRejection;
+use eviction_core::signal::NodeCondition;
+use eviction_core::state::PERSIST_INTERVAL;
+use eviction_core::threshold::ResolvedThreshold;
+use eviction_core::time::Timestamp;
+use eviction_kill::{Admission, CountedKill, KillStarted, KillTarget, RateLimit, RateLimitPolicy};
+use eviction_kube::{EvictionRequest, NodeStatusUpdate};
+use jiff::SignedDuration;
+
+use crate::error::Failure;
+use crate::spsc::{Receiver, Sender, lane};
+
+/// More than may wait at a time.
+const EVICTIONS: usize = 64;
+
+/// More than can come in before they are taken; only the newest counts.
+const UPDATES: usize = 16;
+
+/// A value that must not be acted on before the state of this revision is written.
+#[derive(Clone, Debug)]
+pub(crate) struct AfterRevision<T> {
+    pub(super) value: T,
+    pub(super) revision: u64,
+}
+
+fn channel<T>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Failure> {
+    lane(capacity).map_err(|error| Failure::because("make a channel to the API server", &error))
+}
+
+/// Sends evictions, within the same rate limits as the killer.
+#[derive(Debug)]
+pub(crate) struct EvictionSender {
+    limit: RateLimit,
+    requests: Sender<AfterRevision<EvictionRequest>>,
+}
+
+impl EvictionSender {
+    /// # Errors
+    /// If there can be no channel.
+    pub(super) fn new(
+        policy: RateLimitPolicy,
+    ) -> Result<(Self, Receiver<AfterRevision<EvictionRequest>>), Failure> {
+        let (requests, receiver) = channel(EVICTIONS)?;
+        Ok((Self { limit: RateLimit::new(policy), requests }, receiver))
+    }
+
+    /// Sends an eviction, if it may be begun. Never waits. It is requested when the node status of the
+    /// number `after_update` is written, and the state of that revision.
+    pub(crate) fn begin(
+        &mut self,
+        target: &KillTarget,
+        ignores_budget: bool,
+        after_update: u64,
+        revision: u64,
+        now_ns: u64,
+    ) -> Result<KillStarted, KillRejection> {
+        let admitted = self.limit.admit(target, now_ns)?;
+        let decision = match admitted {
+            Admission::Begin => target.decision,
+            Admission::Hurry { decision } => decision,
+        };
+        let value = EvictionRequest {
+            grace_period_seconds: i64::try_from(target.grace.as_secs()).unwrap_or(i64::MAX),
+            ignores_budget,
+            after_update,
+            ..request(target, decision)
+        };
+        if self.requests.send(AfterRevision { value, revision }).is_err() {
+            let in_flight = u32::try_from(self.limit.in_flight().len()).unwrap_or(u32::MAX);
+            return Err(KillRejection::Busy { in_flight });
+        }
+        Ok(match admitted {
+            Admission::Begin => {
+                self.limit.begun(target, now_ns);
+                KillStarted::Started
+            }
+            Admission::Hurry { decision } => {
+                self.limit.hurried(decision, now_ns);
+                KillStarted::Hurried { decision }
+            }
+        })
+    }
+
+    /// Continues an eviction of a former agent: the result of its request is found out, also where that
+    /// agent knew it, since it may not have been published.
+    pub(crate) fn resume(&mut self, target: &KillTarget, now_ns: u64) {
+        self.limit.begun(target, now_ns);
+        let value = EvictionRequest { is_unconfirmed: true, ..request(target, target.decision) };
+        // Without room it is forgotten after a while, as one without a response.
+        if self.requests.send(AfterRevision { value, revision: 0 }).is_err() {
+            tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
+        }
+    }
+
+    /// The evictions that count against the rate limits.
+    pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
+        self.limit.kills()
+    }
+
+    /// Follows other rate limits from now on.
+    pub(crate) fn follow(&mut self, policy: RateLimitPolicy) {
+        self.limit.follow(policy);
+    }
+
+    /// Restores what counts against the limits. Before all else.
+    pub(crate) fn restore(&mut self, kills: Vec<CountedKill>) {
+        self.limit.recall(kills);
+    }
+
+    /// Nothing was done: it counts against no limit.
+    pub(crate) fn not_done(&mut self, decision: u64) {
+        self.limit.taken_back(decision);
+    }
+
+    /// The pod is gone, or does not go.
+    pub(crate) fn ended(&mut self, decision: u64, now_ns: u64) {
+        self.limit.ended(decision, now_ns);
+    }
+}
+
+fn request(target: &KillTarget, decision: u64) -> EvictionRequest {
+    EvictionRequest {
+        decision,
+        at_ns: target.at_ns,
+        pod: Arc::clone(&target.pod),
+        grace_period_seconds: 0,
+        resource: target.resource,
+        ignores_budget: false,
+        after_update: 0,
+        is_unconfirmed: false,
+    }
+}
+
+/// Sends the desired state of the node's object whenever a decision changes it.
+#[derive(Debug)]
+pub(crate) struct NodeStatusSender {
+    pressures: Pressures,
+    thresholds: Arc<[ResolvedThreshold]>,
+    /// Before that it is not known what the object has already.
+    is_seeded: bool,
+    /// Until when it is known what a former agent has published.
+    restored: Option<Timestamp>,
+    sent: Option<NodeStatusUpdate>,
+    updates: Sender<AfterRevision<NodeStatusUpdate>>,
+}
+
+impl NodeStatusSender {
+    /// # Errors
+    /// If there can be no channel.
+    pub(super) fn new() -> Result<(Self, Receiver<AfterRevision<NodeStatusUpdate>>), Failure> {
+        let (updates, receiver) = channel(UPDATES)?;
+        let (pressures, thresholds) = (Pressures::default(), Arc::from([]));
+        let sender = Self { pressures, thresholds, is_seeded: false, restored: None, sent: None, updates };
+        Ok((sender, receiver))
+    }
+
+    /// Continues where a former agent ended, which has written this at that time.
+    pub(crate) fn restore(
+        &mut self,
+        published: &[PublishedCondition; NodeCondition::COUNT],
+        written: Timestamp,
+    ) {
+        self.pressures.restore(published);
+        let until = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
+        self.restored = Some(written.checked_add(until).unwrap_or(written));
+    }
+
+    /// What is persisted for the next agent.
+    pub(crate) fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
+        self.pressures.published()
+    }
+
+    /// Takes what the node's object has from before the start; returns what of it is not known better.
+    pub(crate) fn seed(&mut self, seed: InitialConditions) -> InitialConditions {
+        let seed = self.restored.map_or(seed, |known| seed.after(known));
+        self.pressures.seed(&seed);
+        self.is_seeded = true;
+        seed
+    }
+
+    /// Sends what a decision changes; returns whether that is anything. Never waits, and allocates nothing:
+    /// what finds no room is sent after the next decision.
+    pub(crate) fn send(&mut self, decision: &Decision, policy: &Policy, revision: u64) -> bool {
+        let period = policy.pressure_transition_period;
+        let pressures = *self.pressures.update(decision, period);
+        if let Some(pass) = decision.evaluation()
+            && !Arc::ptr_eq(&self.thresholds, &pass.thresholds)
+        {
+            self.thresholds = Arc::clone(&pass.thresholds);
+        }
+        if !self.is_seeded {
+            return false;
+        }
+        let (number, settings) = (self.number() + 1, policy.eviction.node_status);
+        let thresholds = Arc::clone(&self.thresholds);
+        let update = NodeStatusUpdate { number, pressures, thresholds, period, settings };
+        if self.sent.as_ref().is_some_and(|sent| sent.is_same(&update)) {
+            return false;
+        }
+        if self.updates.send(AfterRevision { value: update.clone(), revision }).is_ok() {
+            self.sent = Some(update);
+        }
+        true
+    }
+
+    /// The number of the last update, 0 before the first.
+    pub(crate) fn number(&self) -> u64 {
+        self.sent.as_ref().map_or(0, |sent| sent.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spsc::Next;
+    use eviction_core::fixture::{at, engine, hard, node, policy, set, snapshot, step};
+    use eviction_core::input::Event;
+    use eviction_core::signal::Signal::MemoryAvailable;
+
+    #[test]
+    fn only_changes_are_sent_and_nothing_before_the_node_was_observed() {
+        let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
+        let (mut sender, mut receiver) = NodeStatusSender::new().unwrap();
+        let mut sample = |sender: &mut NodeStatusSender, seconds, available| {
+            let event = Event::Sample(snapshot(node(available, 900, at(seconds)), &[]));
+            let decision = step(&mut engine, seconds, event);
+            let (_, allocations) =
+                ::tests::allocations::counted(|| sender.send(&decision, engine.policy(), 0));
+            assert_eq!(allocations, 0);
+        };
+        let mut next = || match receiver.next() {
+            Next::Value(AfterRevision { value, .. }) => {
+                Some((value.number, value.pressures.map(|it| it.status.name())))
+            }
+            Next::Empty | Next::Ended => None,
+        };
+        sample(&mut sender, 0, 500);
+        assert_eq!((next(), sender.number()), (None, 0));
+        sender.seed(InitialConditions::default());
+        sample(&mut sender, 1, 500);
+        assert_eq!(next(), Some((1, ["False"; 3])));
+        sample(&mut sender, 2, 400);
+        assert_eq!(next(), None);
+        sample(&mut sender, 3, 50);
+        assert_eq!(next(), Some((2, ["False", "True", "False"])));
+        assert_eq!(sender.number(), 2);
+        // What finds no room is sent later.
+        for round in 0..40 {
+            sample(&mut sender, 4 + round, if round % 2 == 0 { 500 } else { 50 });
+        }
+        let sent = sender.number();
+        assert_eq!(sent, 2 + UPDATES as u64);
+        while next().is_some() {}
+        sample(&mut sender, 50, 500);
+        assert_eq!(next().map(|(number, _)| number), Some(sent + 1));
+    }
+}
