@@ -8,11 +8,11 @@ use eviction_common::{
 };
 use thiserror::Error;
 
-use super::disk::user_device;
 use super::event::{
     Ancestor, CgroupChange, DiskThresholdCrossed, Event, KernelKill, OomContext, OomEvents, OomKill, Rss,
     Stamp, TaskAlarm, ThresholdCrossed,
 };
+use super::handle::disk::user_device;
 
 /// Why the bytes of a record are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

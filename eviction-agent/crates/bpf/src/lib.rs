@@ -18,7 +18,6 @@ pub mod btf;
 pub mod capabilities;
 pub mod cgroup_ids;
 pub mod decode;
-mod disk;
 mod error_summary;
 pub mod event;
 mod handle;
@@ -51,12 +50,12 @@ pub fn batch_bytes() -> u64 {
 }
 
 pub use attach_method::{AttachWhen, EventClass};
-pub use disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use event::{
     Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, OomContext, OomKill, Stamp,
     TaskAlarm, ThresholdCrossed,
 };
 pub use eviction_common::{DiskResource, DiskTotal};
+pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};
 pub use handle::{
     BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,

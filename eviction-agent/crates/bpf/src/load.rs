@@ -17,10 +17,10 @@ use super::{
     attach_best::{AttachedMethod, AttachedProgram, climb},
     attach_method::EventClass,
     capabilities::{self, KernelFacts},
-    disk::DiskMaps,
     error_summary::brief,
     handle::{
         BpfHandle, Maps,
+        disk::DiskMaps,
         task_counters::{self, TaskCounterMaps},
     },
     kernel_kill::KernelKillMaps,

@@ -8,8 +8,8 @@ use eviction_common::{
 use rustix::fs::{major, makedev, minor};
 use thiserror::Error;
 
-use super::handle::{BpfHandle, Generation};
-use super::sys::MapEntry;
+use super::{BpfHandle, Generation};
+use crate::sys::MapEntry;
 
 /// What may be taken of a file system before it is reported; `None` never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum SetDiskThresholdError {
 }
 
 /// The maps, and what is in them.
-pub(super) struct DiskMaps {
+pub(crate) struct DiskMaps {
     thresholds: BpfHashMap<MapData, u32, MapEntry<DiskThreshold>>,
     totals: Array<MapData, MapEntry<DiskTotal>>,
     usage: BpfHashMap<MapData, MapEntry<DiskUser>, MapEntry<CountedUsage>>,
@@ -64,7 +64,7 @@ pub(super) struct DiskMaps {
 }
 
 impl DiskMaps {
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
         let mut take =
             |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
         Ok(Self {
@@ -103,7 +103,7 @@ impl DiskMaps {
 impl BpfHandle {
     /// Whether thresholds on disks can be set.
     pub fn has_disks(&self) -> bool {
-        self.sources().iter().any(|info| info.source == super::EventClass::Disk.name())
+        self.sources().iter().any(|info| info.source == crate::EventClass::Disk.name())
     }
 
     /// What was taken of a file system so far: to be asked before it is read. Nothing where no threshold
@@ -222,7 +222,7 @@ fn kernel_device(device: u64) -> u32 {
 }
 
 /// `st_dev` of a device.
-pub(super) fn user_device(device: u32) -> u64 {
+pub(crate) fn user_device(device: u32) -> u64 {
     makedev(device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1))
 }
 
