@@ -35,12 +35,13 @@ impl SnapshotBuilder {
     }
 
     /// Adds a pod. Of two with the same uid the later one counts.
-    pub fn pod(&mut self, uid: &str, figures: PodStatValues) -> PodBuilder<'_> {
+    pub fn pod(&mut self, uid: &str, mut values: PodStatValues) -> PodBuilder<'_> {
+        values.has_memory |= values.memory_working_set.is_some();
         let entry = PodEntry {
             uid: self.write(uid),
             containers: empty_at(self.snapshot.containers.len()),
             volumes: empty_at(self.snapshot.volumes.len()),
-            values: figures,
+            values,
         };
         self.snapshot.pods.push(entry);
         PodBuilder { builder: self }

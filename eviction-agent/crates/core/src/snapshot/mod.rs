@@ -209,7 +209,7 @@ impl Joined {
 }
 
 impl Snapshot {
-    /// Samples up whose statistics these are, once for all that is done with the snapshot. A
+    /// Looks up whose statistics these are, once for all that is done with the snapshot. A
     /// pass that needs to know and finds another set of pods, or none, looks up for itself.
     pub fn index(&mut self, pods: &Arc<PodSet>) {
         let mut stats = std::mem::take(&mut self.joined.stats);
