@@ -1,5 +1,6 @@
 //! Exact decimal quantities: `resource.Quantity` of k8s.io/apimachinery v0.36.3.
 
+mod parse;
 #[cfg(test)]
 mod tests;
 
@@ -7,11 +8,13 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use num_bigint::{BigInt, BigUint};
+use num_bigint::BigInt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::units::decimal::Decimal;
 use crate::units::deserialize_text;
+
+pub use parse::QuantityError;
 
 /// The three ways of writing a quantity. A sum keeps the format of its left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -266,208 +269,6 @@ fn add_scaled(a: (i64, i32), b: (i64, i32)) -> Option<(i64, i32)> {
     let shift = u32::try_from(i64::from(high.1) - i64::from(low.1)).ok()?;
     let raised = high.0.checked_mul(10i64.checked_pow(shift)?)?;
     Some((raised.checked_add(low.0)?, low.1))
-}
-
-/// Longer texts are refused; the kubelet would read them, and spend minutes on it.
-const MAX_LENGTH: usize = 10_000;
-
-/// Most decimal digits that always fit an `i64`.
-const MAX_DIGITS: i64 = 18;
-
-/// Nothing finer than this is kept.
-const NANO: i32 = -9;
-
-/// Why a text is no quantity. The texts are those of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuantityError {
-    /// Something else than sign, digits, point and suffix.
-    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
-    Format,
-    /// No digits.
-    #[error("unable to parse numeric part of quantity")]
-    Numeric,
-    /// A suffix that does not exist.
-    #[error("unable to parse quantity's suffix")]
-    Suffix,
-    /// Longer than any sensible number; the kubelet has no such limit.
-    #[error("quantity is longer than {MAX_LENGTH} characters")]
-    Length,
-}
-
-/// A quantity's text, taken apart.
-struct Parts<'a> {
-    positive: bool,
-    /// Sign, digits and point as they stand.
-    value: &'a str,
-    integer: &'a str,
-    fraction: &'a str,
-    suffix: &'a str,
-}
-
-impl Quantity {
-    /// Reads a quantity: optional sign, digits with an optional point, and a suffix: none,
-    /// `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or `e` or `E` with an integer.
-    ///
-    /// What is finer than 10⁻⁹ is rounded away from zero. Numbers with a binary suffix are
-    /// capped at ±(2⁶³−1), others are not.
-    ///
-    /// # Errors
-    /// If the text has another form.
-    pub fn parse(text: &str) -> Result<Self, QuantityError> {
-        if text.is_empty() {
-            return Err(QuantityError::Format);
-        }
-        if text.len() > MAX_LENGTH {
-            return Err(QuantityError::Length);
-        }
-        if text == "0" {
-            return Ok(Self { text: Some(Arc::from(text)), ..Self::ZERO });
-        }
-        let parts = split(text)?;
-        let (exponent, format) = interpret(parts.suffix).ok_or(QuantityError::Suffix)?;
-        match fast(text, &parts, exponent, format) {
-            Some(quantity) => Ok(quantity),
-            None => slow(&parts, exponent, format),
-        }
-    }
-}
-
-impl std::str::FromStr for Quantity {
-    type Err = QuantityError;
-
-    fn from_str(text: &str) -> Result<Self, QuantityError> {
-        Self::parse(text)
-    }
-}
-
-/// The 64-bit representation, if the number is short enough for Go to choose it.
-fn fast(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Quantity> {
-    let digits = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
-    let (integer, fraction) = (digits(parts.integer), digits(parts.fraction));
-    let (precision, factor, scale) = match format {
-        Format::DecimalExponent | Format::DecimalSi => (MAX_DIGITS - integer - fraction, 1, exponent),
-        Format::BinarySi if fraction == 0 => {
-            (14 - integer - i64::from(exponent * 3 / 10), 1i64 << exponent, 0)
-        }
-        Format::BinarySi => return None,
-    };
-    if precision < 0 {
-        return None;
-    }
-    let scale = scale.wrapping_sub(i32::try_from(fraction).ok()?);
-    if scale < NANO {
-        return None;
-    }
-    let shifted = format!("{}{}", parts.integer, parts.fraction);
-    let number: i64 = shifted.parse().ok()?;
-    let product = number.checked_mul(factor)?;
-    let keeps_text = match format {
-        Format::BinarySi => number & 7 != 0,
-        Format::DecimalExponent | Format::DecimalSi => {
-            scale % 3 == 0 && !shifted.ends_with("000") && !shifted.starts_with('0')
-        }
-    };
-    Some(Quantity {
-        amount: Amount::Scaled { value: if parts.positive { product } else { -product }, scale },
-        format,
-        text: keeps_text.then(|| Arc::from(text)),
-    })
-}
-
-/// Any precision, rounded and capped.
-fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity, QuantityError> {
-    let unsigned = parts.value.trim_start_matches(['+', '-']);
-    let (integer, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    if integer.is_empty() && fraction.is_empty() {
-        return Err(QuantityError::Numeric);
-    }
-    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
-    let mut digits = format!("{integer}{fraction}");
-    let scale = if format == Format::BinarySi {
-        let number = BigUint::parse_bytes(digits.as_bytes(), 10).unwrap_or_default();
-        digits = (number << exponent.unsigned_abs()).to_str_radix(10);
-        places
-    } else {
-        places.wrapping_add(exponent.wrapping_neg())
-    };
-    let scale = i64::from(scale);
-    let mut amount = Decimal::from_digits(false, &digits, -scale, scale);
-    if amount.signum() != 0 {
-        amount = amount.rounded_up(i64::from(-NANO));
-    }
-    if format == Format::BinarySi {
-        let cap = Decimal::new(i64::MAX.into(), 0);
-        if amount.compare(&cap).is_gt() {
-            amount = cap;
-        }
-        if amount.signum() != 0 && amount.compare(&Decimal::new(1.into(), 0)).is_lt() {
-            format = Format::DecimalSi;
-        }
-    }
-    if !parts.positive {
-        amount = amount.negated();
-    }
-    Ok(Quantity { amount: Amount::Decimal(Arc::new(amount)), format, text: None })
-}
-
-/// `parseQuantityString`: leading zeros are no part of the integer digits, and a suffix may
-/// be any run of suffix letters, a sign and digits; what it means is decided later.
-fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
-    let bytes = text.as_bytes();
-    let run =
-        |from: usize, wanted: fn(&u8) -> bool| from + bytes[from..].iter().take_while(|b| wanted(b)).count();
-    let start = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
-    let mut parts =
-        Parts { positive: bytes.first() != Some(&b'-'), value: "0", integer: "0", fraction: "", suffix: "" };
-    let first = run(start, |b| *b == b'0');
-    if first == bytes.len() {
-        return Ok(parts);
-    }
-    let mut at = run(first, u8::is_ascii_digit);
-    if at > first {
-        parts.integer = &text[first..at];
-    }
-    if bytes.get(at) == Some(&b'.') {
-        let end = run(at + 1, u8::is_ascii_digit);
-        parts.fraction = &text[at + 1..end];
-        at = end;
-    }
-    parts.value = &text[..at];
-    let letters = run(at, |b| b"eEinumkKMGTP".contains(b));
-    let sign = letters + usize::from(matches!(bytes.get(letters), Some(b'+' | b'-')));
-    if run(sign, u8::is_ascii_digit) != bytes.len() {
-        return Err(QuantityError::Format);
-    }
-    parts.suffix = &text[at..];
-    Ok(parts)
-}
-
-/// The exponent, of two for a binary suffix and of ten otherwise, and the format.
-fn interpret(suffix: &str) -> Option<(i32, Format)> {
-    use Format::{BinarySi, DecimalExponent, DecimalSi};
-    Some(match suffix {
-        "" => (0, DecimalSi),
-        "n" => (-9, DecimalSi),
-        "u" => (-6, DecimalSi),
-        "m" => (-3, DecimalSi),
-        "k" => (3, DecimalSi),
-        "M" => (6, DecimalSi),
-        "G" => (9, DecimalSi),
-        "T" => (12, DecimalSi),
-        "P" => (15, DecimalSi),
-        "E" => (18, DecimalSi),
-        "Ki" => (10, BinarySi),
-        "Mi" => (20, BinarySi),
-        "Gi" => (30, BinarySi),
-        "Ti" => (40, BinarySi),
-        "Pi" => (50, BinarySi),
-        "Ei" => (60, BinarySi),
-        _ => {
-            let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            // Go keeps the low 32 bits only.
-            (exponent as i32, DecimalExponent)
-        }
-    })
 }
 
 impl fmt::Display for Quantity {
