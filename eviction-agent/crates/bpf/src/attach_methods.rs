@@ -30,6 +30,12 @@ const INODE: &[Expected] = &[Expected::Struct("inode")];
 const INODE_AND_BLOCKS: &[Expected] = &[Expected::Struct("inode"), Expected::Number];
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
 
+const EXT4_RELEASE: ProgramHook = ProgramHook {
+    program: "disk_ext4_release",
+    at: HookPoint::Tracepoint("ext4_da_release_space"),
+    arguments: INODE_AND_BLOCKS,
+};
+
 const OOM_KILL: &[Expected] = &[Expected::Struct("oom_control")];
 const VICTIM: &[Expected] = &[Expected::Struct("task_struct")];
 const VICTIM_PID: &[Expected] = &[Expected::Number];
@@ -417,11 +423,7 @@ pub static RUNGS: &[AttachMethod] = &[
                 at: HookPoint::Tracepoint("ext4_da_reserve_space"),
                 arguments: INODE_AND_BLOCKS,
             },
-            ProgramHook {
-                program: "disk_ext4_release",
-                at: HookPoint::Tracepoint("ext4_da_release_space"),
-                arguments: INODE_AND_BLOCKS,
-            },
+            EXT4_RELEASE,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
@@ -437,11 +439,7 @@ pub static RUNGS: &[AttachMethod] = &[
                 at: HookPoint::Tracepoint("ext4_da_reserve_space"),
                 arguments: INODE,
             },
-            ProgramHook {
-                program: "disk_ext4_release",
-                at: HookPoint::Tracepoint("ext4_da_release_space"),
-                arguments: INODE_AND_BLOCKS,
-            },
+            EXT4_RELEASE,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
