@@ -88,9 +88,9 @@ pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> 
 /// Whether a decision is about a threshold of that signal.
 fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
     match &report.subject {
-        RecordSubject::Evaluated(pass) => {
-            pass.starved == Some(signal.resource())
-                || pass.evictions.iter().any(|eviction| eviction.signal == signal.name())
+        RecordSubject::Evaluated(evaluation) => {
+            evaluation.starved == Some(signal.resource())
+                || evaluation.evictions.iter().any(|eviction| eviction.signal == signal.name())
         }
         RecordSubject::Nothing
         | RecordSubject::NotEvaluated(_)
@@ -206,10 +206,10 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
         return true;
     }
     match &report.subject {
-        RecordSubject::Evaluated(pass) => {
-            pass.candidates.iter().any(|candidate| candidate.pod == *pod)
-                || pass.evictions.iter().any(|eviction| eviction.pod == *pod)
-                || pass.critical_pods.contains(pod)
+        RecordSubject::Evaluated(evaluation) => {
+            evaluation.candidates.iter().any(|candidate| candidate.pod == *pod)
+                || evaluation.evictions.iter().any(|eviction| eviction.pod == *pod)
+                || evaluation.critical_pods.contains(pod)
         }
         RecordSubject::Admission { pod: asked, .. } => asked == pod,
         RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),

@@ -70,25 +70,29 @@ impl ExpectedStep {
 
     fn of_pass(report: &DecisionRecord) -> Self {
         match &report.subject {
-            RecordSubject::Evaluated(pass) => Self {
-                end: name(&pass.end),
-                deficit: pass.deficit.map(|deficit| deficit.total),
-                memory: pass.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
-                refused: pass.rejected.iter().map(|it| format!("{}: {}", it.signal, kind(&it.why))).collect(),
-                imminent: pass.thresholds.iter().filter_map(imminent).collect(),
-                spared: pass.critical_pods.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
-                refused_pods: pass
+            RecordSubject::Evaluated(evaluation) => Self {
+                end: name(&evaluation.end),
+                deficit: evaluation.deficit.map(|deficit| deficit.total),
+                memory: evaluation.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
+                refused: evaluation
+                    .rejected
+                    .iter()
+                    .map(|it| format!("{}: {}", it.signal, kind(&it.why)))
+                    .collect(),
+                imminent: evaluation.thresholds.iter().filter_map(imminent).collect(),
+                spared: evaluation.critical_pods.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                refused_pods: evaluation
                     .refused_pods
                     .iter()
                     .map(|refused| of_pod(&refused.pod, &refused.why))
                     .collect(),
-                too_young: pass
+                too_young: evaluation
                     .candidates
                     .iter()
                     .filter(|candidate| candidate.too_young.is_some())
                     .map(|candidate| candidate.pod.uid.to_string())
                     .collect(),
-                ignored_annotations: pass
+                ignored_annotations: evaluation
                     .candidates
                     .iter()
                     .filter_map(|candidate| Some((&candidate.pod, candidate.protection.as_ref()?)))

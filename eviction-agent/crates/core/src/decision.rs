@@ -77,7 +77,7 @@ pub struct PendingPolicy {
 pub enum DecisionKind {
     /// The input changed what the engine knows, and nothing else.
     StateUpdated,
-    /// An evaluation over the node.
+    /// An evaluation of the node.
     Evaluated(Evaluation),
     /// An evaluation that ended before it looked at anything.
     NotEvaluated(NotEvaluated),
@@ -119,7 +119,7 @@ pub enum Action {
     ShortenGrace(Eviction),
 }
 
-/// One evaluation over the node.
+/// One evaluation of the node.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// How it ended.

@@ -85,7 +85,7 @@ impl KillProgress {
     }
 }
 
-/// How many processes an evaluation over the pod's cgroup has met.
+/// How many processes one pass over the pod's cgroup has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Signalled {
     /// The signal was sent to so many.

@@ -4,12 +4,12 @@
 //! are still times of the same clock when it comes back, as [`Event::Restore`], before anything
 //! else.
 //!
-//! What still counts of it is decided by how long nobody looked:
+//! What still counts of it is decided by how long ago the last sample was:
 //!
 //! - **Thresholds that were met** have been so since they were seen first, if the next sample comes
 //!   within [`MAX_SAMPLE_GAP`]. After that they may have come and gone, and are met anew.
 //! - **Conditions** were raised when they were. One that the last sample has raised may have been
-//!   raised as long as nobody looked, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
+//!   raised until the next sample, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
 //!   made while a threshold is met.
 //! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
 //!   way, also of pods whose objects are gone and what they hold is not ([`Event::Terminating`]), and those
@@ -31,7 +31,7 @@ use super::in_flight::InFlightEviction;
 use super::time::Timestamp;
 use super::units::GoDuration;
 
-/// How long nobody may have looked at a threshold that is taken for met all the time: as long as
+/// How long ago the last sample of a threshold may be that is taken for met all the time: as long as
 /// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).
 pub const MAX_SAMPLE_GAP: GoDuration = GoDuration::from_secs(30);
 
@@ -71,20 +71,12 @@ pub struct EngineState {
 impl EngineState {
     /// All times in it of which none is still to come.
     pub fn times(&self) -> impl Iterator<Item = Timestamp> {
-        let Self {
-            last_sync: looked,
-            met,
-            conditions,
-            in_flight,
-            counted,
-            oom_killed,
-            pdb_refused: forbidden,
-            paused_until: _,
-        } = self;
+        let Self { last_sync, met, conditions, in_flight, counted, oom_killed, pdb_refused, paused_until: _ } =
+            self;
         let met = met.iter().map(|it| it.first_seen);
-        let pods = oom_killed.iter().chain(forbidden).map(|it| it.at);
+        let pods = oom_killed.iter().chain(pdb_refused).map(|it| it.at);
         let in_flight = in_flight.iter().flat_map(|it| [it.decided_at, it.since]);
         let counted = counted.iter().map(|it| it.at).chain(conditions.iter().map(|it| it.at));
-        looked.iter().copied().chain(met).chain(pods).chain(in_flight).chain(counted)
+        last_sync.iter().copied().chain(met).chain(pods).chain(in_flight).chain(counted)
     }
 }

@@ -143,7 +143,7 @@ impl Slope {
 const TRACKED: usize = 32;
 /// Pods that are told of.
 const SHOWN: usize = 8;
-/// Samples at the node may be a thousandth of a second apart; pods are worth a second.
+/// Samples of the node may be a millisecond apart, those of pods a second.
 const POD_SPACING_NANOS: i64 = 1_000_000_000;
 
 /// A pod whose memory grows.

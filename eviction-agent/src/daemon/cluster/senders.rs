@@ -191,10 +191,10 @@ impl NodeStatusSender {
     pub(crate) fn send(&mut self, decision: &Decision, policy: &Policy, revision: u64) -> bool {
         let period = policy.pressure_transition_period;
         let pressures = *self.pressures.update(decision, period);
-        if let Some(pass) = decision.evaluation()
-            && !Arc::ptr_eq(&self.thresholds, &pass.thresholds)
+        if let Some(evaluation) = decision.evaluation()
+            && !Arc::ptr_eq(&self.thresholds, &evaluation.thresholds)
         {
-            self.thresholds = Arc::clone(&pass.thresholds);
+            self.thresholds = Arc::clone(&evaluation.thresholds);
         }
         if !self.is_seeded {
             return false;

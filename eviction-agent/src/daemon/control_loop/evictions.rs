@@ -24,7 +24,7 @@ const FULL_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
-        let Some(pass) = decision.evaluation() else { return };
+        let Some(evaluation) = decision.evaluation() else { return };
         let is_killed_in_kernel = self.is_killed_in_kernel(decision);
         for action in &decision.actions {
             // The executor tells by itself whom it has to hurry.
@@ -39,7 +39,7 @@ impl ControlLoop {
             let is_asked = self.evictions.is_some() && self.state.reach == ApiReachability::Reachable;
             let mut started = StartedEviction {
                 pod: Arc::clone(&target.pod),
-                signal: pass.label_of(eviction.cause),
+                signal: evaluation.label_of(eviction.cause),
                 hard: target.hard,
                 decided_at: self.clock.at(decided_mono_ns).wall,
                 grace_period_seconds: eviction.grace_period_seconds,
@@ -81,10 +81,10 @@ impl ControlLoop {
         eviction: &Eviction,
         at_ns: u64,
     ) -> Option<KillTarget> {
-        let pass = decision.evaluation()?;
-        let known = pass.pods.pods().get(eviction.pod as usize)?;
+        let evaluation = decision.evaluation()?;
+        let known = evaluation.pods.pods().get(eviction.pod as usize)?;
         let groups = self.groups_of(&known.pod.uid);
-        let line = pass.threshold_of(eviction.cause);
+        let line = evaluation.threshold_of(eviction.cause);
         let signal = line.map(|line| line.threshold.signal);
         Some(KillTarget {
             decision: id,

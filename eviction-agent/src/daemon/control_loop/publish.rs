@@ -27,7 +27,7 @@ impl ControlLoop {
 
     /// Takes back the memory of a decision and of what it was made of.
     pub(super) fn recycle(&mut self, decision: Decision) {
-        let snapshot = decision.evaluation().map(|pass| Arc::clone(&pass.snapshot));
+        let snapshot = decision.evaluation().map(|evaluation| Arc::clone(&evaluation.snapshot));
         self.engine.recycle(decision);
         if let Some(snapshot) = snapshot {
             self.eyes.recycle(snapshot);
@@ -38,8 +38,8 @@ impl ControlLoop {
 /// The same decision in memory of its own, down to the values of the sample.
 fn copy_of(decision: &Decision) -> Decision {
     let mut copy = decision.clone();
-    if let DecisionKind::Evaluated(pass) = &mut copy.kind {
-        pass.snapshot = Arc::new((*pass.snapshot).clone());
+    if let DecisionKind::Evaluated(evaluation) = &mut copy.kind {
+        evaluation.snapshot = Arc::new((*evaluation.snapshot).clone());
     }
     copy
 }

@@ -199,10 +199,10 @@ impl ControlLoop {
 
 /// When the next grace period of a threshold that is met ends.
 pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
-    let pass = decision.evaluation()?;
-    let waiting = pass.met.iter().filter(|met| !met.grace_period_over);
+    let evaluation = decision.evaluation()?;
+    let waiting = evaluation.met.iter().filter(|met| !met.grace_period_over);
     let ends = waiting.filter_map(|met| {
-        let grace = pass.threshold(met.threshold)?.threshold.grace_period.as_nanos();
+        let grace = evaluation.threshold(met.threshold)?.threshold.grace_period.as_nanos();
         let waited = decision.at.as_nanosecond() - met.first_seen.as_nanosecond();
         u64::try_from(i128::from(grace) - waited).ok()
     });

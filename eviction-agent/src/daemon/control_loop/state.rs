@@ -86,16 +86,20 @@ impl LoopDelta {
 
     /// Takes note of a decision; true if something changed.
     pub(super) fn take(&mut self, decision: &Decision) -> bool {
-        let met = decision.evaluation().map_or(&[][..], |pass| &pass.met).iter().map(|met| met.threshold);
+        let met = decision
+            .evaluation()
+            .map_or(&[][..], |evaluation| &evaluation.met)
+            .iter()
+            .map(|met| met.threshold);
         let conditions = decision.conditions.iter().map(|raised| raised.condition);
         let same = met.clone().eq(self.met.iter().copied())
             && conditions.clone().eq(self.conditions.iter().copied());
-        let sight = decision.evaluation().map(|pass| &pass.context);
+        let context = decision.evaluation().map(|evaluation| &evaluation.context);
         let mut refused = SignalSet::EMPTY;
-        for refusal in sight.map_or(&[][..], |sight| &sight.rejected) {
+        for refusal in context.map_or(&[][..], |context| &context.rejected) {
             refused.insert(refusal.signal);
         }
-        let imminent = sight.is_some_and(|sight| !sight.imminent.is_empty());
+        let imminent = context.is_some_and(|context| !context.imminent.is_empty());
         let (waits, told) = match &decision.proposal {
             Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
             Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),

@@ -93,7 +93,7 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Makes room for an evaluation over so many pods in which each of so many thresholds is met, and for a copy of it while
+    /// Makes room for an evaluation of so many pods in which each of so many thresholds is met, and for a copy of it while
     /// it waits for garbage collection.
     pub(super) fn reserve(&mut self, lines: usize, pods: usize) {
         let each = 2 * lines;

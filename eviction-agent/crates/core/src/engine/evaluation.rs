@@ -34,11 +34,12 @@ impl Engine {
             imminent: self.pool.imminent.take(),
             ..SignalContext::default()
         };
-        let seen = self.signal_filter.observe(at, &snapshot, &self.policy.thresholds, rules, &mut context);
+        let observations =
+            self.signal_filter.observe(at, &snapshot, &self.policy.thresholds, rules, &mut context);
         self.unavailable = context.unavailable;
         let mut evaluation = Evaluation {
             end: EvaluationEnd::NoPressure,
-            observations: seen,
+            observations,
             context,
             met: self.pool.met.take(),
             driving: None,

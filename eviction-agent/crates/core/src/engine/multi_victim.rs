@@ -31,7 +31,7 @@ const IMMEDIATE: GoDuration = GoDuration::from_secs(IMMEDIATE_GRACE_SECONDS);
 const SINGLE: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
 
 impl Engine {
-    /// Whether an evaluation over values of the node may need those of its pods: whether they meet a
+    /// Whether an evaluation that has values of the node may need those of its pods: whether they meet a
     /// threshold that those terminating do not make up for. Values that were doubted until now
     /// may be believed by that evaluation, and who is to be shortened may not be among the pods any more:
     /// neither counts here.

@@ -35,16 +35,16 @@ impl Engine {
 
     pub(super) fn restore(&mut self, at: Timestamp, memory: EngineState) {
         let EngineState {
-            last_sync: looked,
+            last_sync,
             met,
             conditions,
             in_flight,
             counted,
             oom_killed,
-            pdb_refused: forbidden,
-            paused_until: held_until,
+            pdb_refused,
+            paused_until,
         } = memory;
-        let is_seamless = looked.is_some_and(|looked| since(at, looked) <= MAX_SAMPLE_GAP);
+        let is_seamless = last_sync.is_some_and(|last_sync| since(at, last_sync) <= MAX_SAMPLE_GAP);
         if is_seamless {
             for met in &met {
                 self.thresholds.restore(met);
@@ -53,18 +53,18 @@ impl Engine {
         let kept_every = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
         let raised = conditions.into_iter().map(|RaisedCondition { condition, at: raised }| {
             // The last sample has raised it, and so did those that nobody wrote down.
-            let is_latest = looked == Some(raised);
+            let is_latest = last_sync == Some(raised);
             let latest = raised.checked_add(kept_every).unwrap_or(raised).min(at);
             RaisedCondition { condition, at: if is_latest { latest.max(raised) } else { raised } }
         });
         self.conditions.restore(at, raised, self.policy.pressure_transition_period);
         self.in_flight.restore(in_flight);
-        if let Some(until) = held_until {
+        if let Some(until) = paused_until {
             let longest = SignedDuration::from_nanos(MAX_PAUSE.as_nanos());
             self.pause_until(at, until.min(at.checked_add(longest).unwrap_or(at)));
         }
         self.guard.restore(counted, oom_killed);
-        self.pdb_refusals.restore(at, forbidden);
+        self.pdb_refusals.restore(at, pdb_refused);
     }
 
     /// Evictions of a former engine go on when their pods are there.

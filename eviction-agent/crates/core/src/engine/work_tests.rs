@@ -34,7 +34,7 @@ fn limited(uid: &str) -> Pod {
     Pod { containers: containers.into(), ..pod(uid, "10") }
 }
 
-/// The steps of one evaluation over a node of so many pods, indexing of its snapshot left out.
+/// The steps of one evaluation of a node of so many pods, indexing of its snapshot left out.
 fn steps_of(
     policy: &Policy,
     memory: u64,
@@ -77,7 +77,7 @@ fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {
     [("kubelet", kubelet), ("enhanced", enhanced)]
 }
 
-/// Checks that an evaluation over twice the pods takes at most that many times the steps.
+/// Checks that an evaluation of twice the pods takes at most that many times the steps.
 fn grows_by_at_most(
     times: f64,
     policy: &Policy,

@@ -172,7 +172,7 @@ impl Thresholds {
         self.all.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
     }
 
-    /// Those that an evaluation over these observations would find met, whatever their grace period.
+    /// Those that an evaluation of these observations would find met, whatever their grace period.
     pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
         let visible = self.visible.iter().filter(|&&place| self.all[usize::from(place)].is_met(seen));
         let kept =

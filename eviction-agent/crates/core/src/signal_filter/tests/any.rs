@@ -59,16 +59,16 @@ proptest! {
         };
         prop_assert_eq!(bytes(&once), bytes(&twice));
         for decision in &once {
-            let Some(pass) = decision.evaluation() else { continue };
-            for refused in &pass.context.rejected {
-                prop_assert_eq!(pass.observations.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
+            let Some(evaluation) = decision.evaluation() else { continue };
+            for refused in &evaluation.context.rejected {
+                prop_assert_eq!(evaluation.observations.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
             }
-            for met in &pass.met {
-                let signal = pass.threshold(met.threshold).unwrap().threshold.signal;
-                let seen = pass.observations.get(signal);
+            for met in &evaluation.met {
+                let signal = evaluation.threshold(met.threshold).unwrap().threshold.signal;
+                let seen = evaluation.observations.get(signal);
                 prop_assert!(seen.is_some_and(|seen| seen.available <= seen.capacity));
                 if signal.resource() == Resource::Memory {
-                    prop_assert_eq!(pass.context.memory_conditions, MemoryConditions::Open);
+                    prop_assert_eq!(evaluation.context.memory_conditions, MemoryConditions::Open);
                 }
             }
         }

@@ -185,8 +185,8 @@ fn the_kubelet_believes_everything() {
     sample(&mut engine, 0, memory(500, 500, 0));
     let decision = sample(&mut engine, 1, memory(0, 1000, 1));
     assert!(evicts(&decision) && decision.unavailable.is_empty());
-    let pass = decision.evaluation().unwrap();
-    assert!(pass.context.slopes.iter().all(Option::is_none) && pass.context.rejected.is_empty());
+    let evaluation = decision.evaluation().unwrap();
+    assert!(evaluation.context.slopes.iter().all(Option::is_none) && evaluation.context.rejected.is_empty());
 }
 
 #[test]
