@@ -14,6 +14,7 @@ use crate::fixture::{
     at, container, engine, engine as engine_of, hard, limits, memory_of, node, pod, policy as kubelet,
     quantity, set, snapshot, soft, step, victims,
 };
+use crate::in_flight::ExecutorUpdate;
 use crate::input::{Event, Input};
 use crate::pod::Pod;
 use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerSync};
@@ -269,13 +270,20 @@ fn pods_that_went_while_garbage_was_collected_are_not_chosen() {
 
 /// Who may be on the way out, by what came in and went out.
 #[derive(Default)]
-struct Leaving(BTreeSet<Box<str>>);
+struct Leaving {
+    chosen: BTreeSet<Box<str>>,
+    /// An executor says that it is at these, whoever chose them.
+    executing: BTreeSet<Box<str>>,
+}
 
 impl Leaving {
     fn note(&mut self, event: &Event) {
         match event {
-            Event::Pods(pods) => self.0.retain(|uid| pods.index_of(uid).is_some()),
-            Event::Evicted(outcome) => drop(self.0.remove(&outcome.uid)),
+            Event::Pods(pods) => self.chosen.retain(|uid| pods.index_of(uid).is_some()),
+            Event::Evicted(outcome) => drop(self.chosen.remove(&outcome.uid)),
+            Event::Executing { update: ExecutorUpdate::Started(started), .. } => {
+                self.executing.insert(started.pod.uid.clone());
+            }
             _ => {}
         }
     }
@@ -305,8 +313,11 @@ proptest! {
                     decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid.clone()
                 };
                 match action {
-                    Action::Evict(eviction) => prop_assert!(leaving.0.insert(uid(eviction))),
-                    Action::ShortenGrace(eviction) => prop_assert!(leaving.0.contains(&uid(eviction))),
+                    Action::Evict(eviction) => prop_assert!(leaving.chosen.insert(uid(eviction))),
+                    Action::ShortenGrace(eviction) => {
+                        let uid = uid(eviction);
+                        prop_assert!(leaving.chosen.contains(&uid) || leaving.executing.contains(&uid));
+                    }
                     Action::RecordEvent(_) | Action::Reclaim(_) => {}
                 }
             }
