@@ -24,6 +24,12 @@ pub struct PodSpec {
     pub containers: &'static [&'static str],
     /// Memory that each container asks for, MiB.
     pub request_mib: u64,
+    /// Ephemeral storage that each container asks for, MiB; 0 for none.
+    pub storage_request_mib: u64,
+    /// Name of its emptyDir volume, if it has one.
+    pub volume: Option<&'static str>,
+    /// `sizeLimit` of that volume, MiB.
+    pub volume_limit_mib: Option<u64>,
     /// Memory that each container may have, MiB.
     pub limit_mib: Option<u64>,
     /// Priority; absent counts as 0.
@@ -41,7 +47,18 @@ impl PodSpec {
         request_mib: u64,
     ) -> Self {
         let name = name.into();
-        Self { namespace, name, containers, request_mib, limit_mib: None, priority: None, is_static: false }
+        Self {
+            namespace,
+            name,
+            containers,
+            request_mib,
+            storage_request_mib: 0,
+            volume: None,
+            volume_limit_mib: None,
+            limit_mib: None,
+            priority: None,
+            is_static: false,
+        }
     }
 }
 
@@ -89,6 +106,11 @@ impl Pod {
         &self.spec
     }
 
+    /// Its uid in paths: for a static pod that of its manifest.
+    pub fn uid_in_path(&self) -> &str {
+        self.hash.as_deref().unwrap_or(&self.uid)
+    }
+
     /// The group of its first container.
     ///
     /// # Errors
@@ -127,7 +149,18 @@ impl Pod {
 
     fn manifest(&self) -> Value {
         let Self { spec, uid, hash, group: _, containers } = self;
-        let PodSpec { namespace, name, containers: _, request_mib, limit_mib, priority, is_static: _ } = spec;
+        let PodSpec {
+            namespace,
+            name,
+            containers: _,
+            request_mib,
+            storage_request_mib,
+            volume,
+            volume_limit_mib,
+            limit_mib,
+            priority,
+            is_static: _,
+        } = spec;
         let mut annotations = Map::new();
         if let Some(hash) = hash {
             // As the kubelet writes the mirror of a static pod.
@@ -138,6 +171,9 @@ impl Pod {
         let mut resources = json!({"requests": {"memory": format!("{request_mib}Mi")}});
         if let Some(limit) = limit_mib {
             resources["limits"] = json!({"memory": format!("{limit}Mi")});
+        }
+        if *storage_request_mib > 0 {
+            resources["requests"]["ephemeral-storage"] = json!(format!("{storage_request_mib}Mi"));
         }
         let of_spec: Vec<Value> = containers
             .iter()
@@ -154,6 +190,9 @@ impl Pod {
             })
             .collect();
         let mut pod_spec = json!({"containers": of_spec});
+        if let Some(volume) = volume {
+            pod_spec["volumes"] = json!([{"name": volume, "emptyDir": empty_dir(*volume_limit_mib)}]);
+        }
         if let Some(priority) = priority {
             pod_spec["priority"] = json!(priority);
         }
@@ -165,6 +204,11 @@ impl Pod {
             "status": {"phase": "Running", "qosClass": "Burstable", "containerStatuses": of_status},
         })
     }
+}
+
+/// `emptyDir` of a volume with this limit.
+pub(crate) fn empty_dir(limit_mib: Option<u64>) -> Value {
+    limit_mib.map_or_else(|| json!({}), |limit| json!({"sizeLimit": format!("{limit}Mi")}))
 }
 
 /// The node.

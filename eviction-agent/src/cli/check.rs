@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use eviction_config::Setting;
 
-use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, ServiceArgs};
+use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
 use crate::cli::output::{Ended, Format, Out, columns, complain, table, wrap};
 use crate::daemon;
 use crate::daemon::{EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
@@ -35,21 +35,38 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     capacity: CapacityArgs,
     #[command(flatten)]
+    disks: DiskArgs,
+    #[command(flatten)]
     service: ServiceArgs,
     #[command(flatten)]
     backends: BackendArgs,
 }
 
 pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
-    let CheckArgs { output, configuration, pods_file, cluster, cgroup_root, capacity, service, backends } =
-        args;
+    let CheckArgs {
+        output,
+        configuration,
+        pods_file,
+        cluster,
+        cgroup_root,
+        capacity,
+        disks,
+        service,
+        backends,
+    } = args;
     let caller = cluster.caller();
     let cluster = cluster.options(pods_file.is_some());
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     let files = configuration.files(service, node, caller)?;
-    let findings =
-        daemon::check(&files, pods_file.as_deref(), cluster.as_ref(), &cgroup_root, &backends.into())?;
+    let findings = daemon::check(
+        &files,
+        pods_file.as_deref(),
+        cluster.as_ref(),
+        &cgroup_root,
+        &disks.into(),
+        &backends.into(),
+    )?;
     output.write(out, "findings", &findings, report)?;
     if matches!(output, Format::Table | Format::Wide) {
         complain(&complaints(&findings, output == Format::Wide || !findings.would_start));

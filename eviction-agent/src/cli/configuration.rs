@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
+use eviction_node::fs::FsPaths;
 
 use crate::daemon::{
     Action, AskConfigz, Caller, ClusterOptions, ConfigurationFiles, DryRun, Failure, NodeFacts,
@@ -83,6 +84,34 @@ pub(super) struct CapacityArgs {
     /// Number of process IDs the node has [default: the kernel's limit]
     #[arg(long, value_name = "N")]
     pub(super) pid_capacity: Option<u64>,
+}
+
+/// Where the node's disks are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Disks")]
+pub(super) struct DiskArgs {
+    /// Path on nodefs, the file system of the kubelet's root directory [default in a pod: found by
+    /// /etc/hosts; else --kubelet-root-dir, else /var/lib/kubelet]
+    #[arg(long, value_name = "PATH")]
+    nodefs: Option<PathBuf>,
+    /// Path on imagefs, the file system of images and writable layers [default in a pod: found by its
+    /// root; else with --nodefs the same, else the root directory of containerd or CRI-O, else nodefs]
+    #[arg(long, value_name = "PATH")]
+    imagefs: Option<PathBuf>,
+    /// The kubelet's root directory, in which the pods' volumes are. Without it the usage of volumes is
+    /// not known
+    #[arg(long, value_name = "DIR")]
+    kubelet_root_dir: Option<PathBuf>,
+    /// Directory of the pods' logs. Without it the usage of logs is not known
+    #[arg(long, value_name = "DIR")]
+    pod_logs_dir: Option<PathBuf>,
+}
+
+impl From<DiskArgs> for FsPaths {
+    fn from(args: DiskArgs) -> Self {
+        let DiskArgs { nodefs, imagefs, kubelet_root_dir, pod_logs_dir } = args;
+        Self { node_fs: nodefs, image_fs: imagefs, kubelet_root: kubelet_root_dir, pod_logs: pod_logs_dir }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

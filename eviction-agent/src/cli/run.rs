@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
+use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
 use super::output::{Ended, StreamFormat};
 use crate::cli::check::BackendArgs;
 use crate::cli::configuration::ClusterArgs;
@@ -36,6 +36,8 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     capacity: CapacityArgs,
     #[command(flatten)]
+    disks: DiskArgs,
+    #[command(flatten)]
     service: ServiceArgs,
     /// Append each eviction decision to this file as a scenario for `replay` and `explain`; at 64Mi the
     /// file is renamed to FILE.1
@@ -60,6 +62,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
         cluster,
         cgroup_root,
         capacity,
+        disks,
         service,
         record,
         output,
@@ -80,6 +83,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
         cgroup_root,
         memory_capacity,
         pid_capacity,
+        disks: disks.into(),
         kubeconfig,
         record,
         output: match output {

@@ -12,6 +12,7 @@ use eviction_node::backend_selection::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
+use eviction_node::fs::{FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::{Capacity, pid_limit};
@@ -53,6 +54,7 @@ pub fn check(
     pods: Option<&Path>,
     cluster: Option<&ClusterOptions>,
     cgroup_root: &Path,
+    disks: &FsPaths,
     rungs: &BackendSelection,
 ) -> Result<Findings, Failure> {
     let host = Host::default();
@@ -84,8 +86,10 @@ pub fn check(
             (None, None)
         }
     };
-    let (figures, hidden) = root.as_ref().map(look).unwrap_or_default();
+    let (mut figures, hidden) = root.as_ref().map(look).unwrap_or_default();
     problems.extend(hidden);
+    let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
+    figures.extend(NodeFileSystems::find(&host, disks, whole_machine).info());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

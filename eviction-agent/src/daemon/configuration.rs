@@ -12,9 +12,9 @@ use eviction_config::{
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
-use eviction_core::signal::Resource;
 use eviction_core::units::ThresholdValue;
 use eviction_node::backend_selection::BackendSelection;
+use eviction_node::fs::FsPaths;
 use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSaid;
 use serde::Serialize;
@@ -266,7 +266,7 @@ pub struct EffectiveConfig {
 pub struct EffectiveThreshold {
     /// What is measured.
     pub signal: &'static str,
-    /// Whether `run` watches it: disks it does not, and `replay` alone decides by them.
+    /// Whether `run` watches it.
     pub watched: bool,
     /// Less than this is too little: a quantity, or a percentage.
     pub below: String,
@@ -298,7 +298,7 @@ fn acts_below(threshold: &Threshold) -> EffectiveThreshold {
     let Threshold { signal, value, grace_period, min_reclaim } = threshold;
     EffectiveThreshold {
         signal: signal.name(),
-        watched: matches!(signal.resource(), Resource::Memory | Resource::Pids),
+        watched: true,
         below: written(value),
         grace_period: (!threshold.is_hard()).then(|| grace_period.to_string()),
         min_reclaim: min_reclaim.as_ref().map(written),
@@ -332,6 +332,8 @@ pub struct Options {
     pub memory_capacity: Option<String>,
     /// Process ids that the node has.
     pub pid_capacity: Option<u64>,
+    /// Where the node's disks are.
+    pub disks: FsPaths,
     /// How to reach the API server; without it, the service account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
     /// File in which decisions are recorded.

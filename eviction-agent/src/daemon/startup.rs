@@ -21,6 +21,7 @@ use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::file::raise_descriptor_limit;
+use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::memcg_oom_events::MemcgOomEvents;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
@@ -33,7 +34,7 @@ use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
-use super::control_loop::{Command, ControlLoop, Gauges, State, StateSender};
+use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, State, StateSender};
 use super::file_watch::FileWatch;
 use super::hands::{executor, pacing};
 use super::kernel_kill::KillOrders;
@@ -71,6 +72,9 @@ pub(crate) struct Plan {
     host: Host,
     memory_capacity: Option<u64>,
     pid_capacity: Option<u64>,
+    disks: FsPaths,
+    /// The pods are asked of a cluster: a kubelet acts on the same node.
+    beside_kubelet: bool,
     executor: Killer,
     outcomes: ResultChannels,
     /// For the main thread.
@@ -163,6 +167,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         host,
         memory_capacity,
         pid_capacity: options.pid_capacity,
+        disks: options.disks.clone(),
+        beside_kubelet: options.cluster.is_some(),
         executor,
         outcomes,
         cluster,
@@ -244,6 +250,8 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         host,
         memory_capacity,
         pid_capacity,
+        disks,
+        beside_kubelet,
         executor,
         outcomes,
         cluster: _,
@@ -259,19 +267,17 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
     let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
     let (hook, mut sources) = load_hook(&options, &service.probes);
     let (v1, info) = MemcgV1Threshold::new(&root, &options.choice);
-    sources.extend(info);
     let (v2, infos) = PsiTriggers::new(&root, &options.choice);
-    sources.extend(infos);
-    sources.push(Timer::info());
+    sources.extend(info.into_iter().chain(infos));
     let sampler = open_sampler(root, &roster)?;
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
     let oom_notice = MemcgOomEvents::new(sampler.root().version);
     let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
-    let eyes = node_sampler(sampler, capacity, &host, &policy);
+    let eyes = node_sampler(sampler, capacity, &host, &policy, &disks);
+    sources.extend(eyes.disks.info().into_iter().chain([Timer::info()]));
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
-    let cpus = online_cpus();
     let mut gauges = Gauges::new(&metrics);
     gauges.follow(&policy, &metrics);
     let mut reaction = ControlLoop {
@@ -281,6 +287,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pid_lines: ThresholdLevels::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::default(),
         engine: engine(policy, dry_run),
+        storage: pod_storage(&disks, &host, &eyes, beside_kubelet),
         eyes,
         roster,
         mains: ContainerInitTracker::new(&host.proc),
@@ -305,8 +312,8 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pod_metrics: service.metrics.pods,
         keep,
         records,
-        rate: FillRate::new(cpus),
-        cpus,
+        rate: FillRate::new(online_cpus()),
+        cpus: online_cpus(),
     };
     reaction.recall(recalled);
     // What of it takes long is done before the first turn.
@@ -325,12 +332,24 @@ fn open_sampler(root: NodeRoot, roster: &PodIndex) -> Result<Sampler, Failure> {
     Ok(sampler)
 }
 
-fn node_sampler(sampler: Sampler, capacity: Capacity, host: &Host, policy: &Policy) -> NodeSampler {
+fn node_sampler(
+    sampler: Sampler,
+    capacity: Capacity,
+    host: &Host,
+    policy: &Policy,
+    disks: &FsPaths,
+) -> NodeSampler {
     let whole_machine = sampler.root().whole_machine;
     let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
     eyes.follow(&policy.rules);
     eyes.allocatable.follow(policy);
+    eyes.disks = DiskMonitor::new(NodeFileSystems::find(host, disks, whole_machine), online_cpus());
+    eyes.disks.follow(policy);
     eyes
+}
+
+fn pod_storage(disks: &FsPaths, host: &Host, sampler: &NodeSampler, beside_kubelet: bool) -> PodStorageWatch {
+    PodStorageWatch::new(disks.storage(host, sampler.sampler.root().whole_machine), beside_kubelet)
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

@@ -16,14 +16,10 @@ pub(crate) struct EngineStatus {
     rejected: Vec<Signal>,
 }
 
-/// Signals that standalone mode and a cluster both have; disks are not watched.
-const SIGNALS: [Signal; 3] =
-    [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable, Signal::PidAvailable];
-
 impl EngineStatus {
-    /// Makes the series of the signals that are watched.
+    /// Makes the series of all signals.
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        for eviction_signal in SIGNALS.map(Signal::name) {
+        for eviction_signal in Signal::ALL.map(Signal::name) {
             metrics.signal_unavailable.get_or_create(&SignalLabels { eviction_signal });
             for reason in Implausible::NAMES {
                 metrics.implausible_readings.get_or_create(&ImplausibleLabels { eviction_signal, reason });
@@ -84,11 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_of_watched_signals_exist_before_their_first_event() {
+    fn series_of_signals_exist_before_their_first_event() {
         let metrics = Metrics::new("0", "0");
         let _status = EngineStatus::new(&metrics);
         let text = metrics.encode().unwrap();
-        for signal in SIGNALS.map(Signal::name) {
+        for signal in Signal::ALL.map(Signal::name) {
             let labels = format!("eviction_signal=\"{signal}\"");
             assert!(text.contains(&format!("eviction_agent_signal_unavailable{{{labels}}} 0\n")), "{text}");
             for reason in ["negative_capacity", "capacity_changed", "suddenly_nothing"] {
@@ -97,6 +93,5 @@ mod tests {
                 assert!(text.contains(&line), "{line}: {text}");
             }
         }
-        assert!(!text.contains("signal_unavailable{eviction_signal=\"nodefs"), "disks are not watched");
     }
 }

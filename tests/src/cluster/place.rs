@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::node::{Node, Pod, PodSpec};
+use crate::node::{Node, Pod, PodSpec, empty_dir};
 
 impl Cluster {
     /// Makes a pod and, by the uid that the server gives it, its cgroups on the node; then says that
@@ -14,12 +14,25 @@ impl Cluster {
     /// # Errors
     /// If the server refuses the pod, or a group cannot be made.
     pub fn place(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
-        let PodSpec { namespace, name, containers, request_mib, limit_mib, priority, is_static } =
-            spec.clone();
+        let PodSpec {
+            namespace,
+            name,
+            containers,
+            request_mib,
+            storage_request_mib,
+            volume,
+            volume_limit_mib,
+            limit_mib,
+            priority,
+            is_static,
+        } = spec.clone();
         self.ensure_namespace(namespace)?;
         let mut resources = json!({"requests": {"memory": format!("{request_mib}Mi")}});
         if let Some(limit) = limit_mib {
             resources["limits"] = json!({"memory": format!("{limit}Mi")});
+        }
+        if storage_request_mib > 0 {
+            resources["requests"]["ephemeral-storage"] = json!(format!("{storage_request_mib}Mi"));
         }
         let of_spec: Vec<Value> = containers
             .iter()
@@ -29,6 +42,9 @@ impl Cluster {
             "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
             "spec": {"nodeName": node_name, "automountServiceAccountToken": false, "containers": of_spec},
         });
+        if let Some(volume) = volume {
+            manifest["spec"]["volumes"] = json!([{"name": volume, "emptyDir": empty_dir(volume_limit_mib)}]);
+        }
         if let Some(priority) = priority {
             manifest["spec"]["priorityClassName"] = json!(self.ensure_priority(priority)?);
         }

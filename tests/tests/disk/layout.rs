@@ -54,7 +54,8 @@ impl Container {
     }
 
     fn find(&self) -> NodeFileSystems {
-        NodeFileSystems::find(&Host { proc: "/proc".into(), root: self.root.clone() }, FsPaths::default())
+        let host = Host { proc: "/proc".into(), root: self.root.clone() };
+        NodeFileSystems::find(&host, &FsPaths::default(), true)
     }
 }
 
@@ -131,8 +132,8 @@ fn subvolumes_of_a_btrfs_are_one_file_system() {
     for path in [&kubelet, &containerd] {
         run(Command::new("btrfs").args(["subvolume", "create"]).arg(path)).unwrap();
     }
-    let given = FsPaths { node_fs: Some(kubelet), image_fs: Some(containerd), kubelet_root: None };
-    let found = NodeFileSystems::find(&Host::default(), given);
+    let given = FsPaths { node_fs: Some(kubelet), image_fs: Some(containerd), ..FsPaths::default() };
+    let found = NodeFileSystems::find(&Host::default(), &given, true);
     assert!(!found.layout().dedicated_image_fs);
     assert!(matches!(found.read(), [Reading::Known(_), Reading::Known(_)]));
 }
@@ -141,10 +142,8 @@ fn subvolumes_of_a_btrfs_are_one_file_system() {
 #[test]
 fn a_file_system_that_was_found_can_be_unmounted() {
     let mounted = mount!(Kind::Ext4);
-    drop(NodeFileSystems::find(
-        &Host::default(),
-        FsPaths { node_fs: Some(mounted.path().into()), image_fs: None, kubelet_root: None },
-    ));
+    let given = FsPaths { node_fs: Some(mounted.path().into()), ..FsPaths::default() };
+    drop(NodeFileSystems::find(&Host::default(), &given, true));
     file_system::run(Command::new("umount").arg(mounted.path())).unwrap();
     file_system::run(
         Command::new("mount").args(["-o", "loop"]).arg(mounted.outside().join("image")).arg(mounted.path()),

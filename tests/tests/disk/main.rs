@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod agent;
 mod layout;
 mod statistics;
 mod usage;

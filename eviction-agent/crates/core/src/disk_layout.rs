@@ -47,7 +47,8 @@ impl Reclaim {
 }
 
 /// The parts of a pod that lie on a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Parts {
     /// The writable layers of its containers.
     pub rootfs: bool,
@@ -55,6 +56,16 @@ pub struct Parts {
     pub logs: bool,
     /// Its local volumes.
     pub volumes: bool,
+}
+
+impl Parts {
+    /// All of them.
+    pub const ALL: Self = Self { rootfs: true, logs: true, volumes: true };
+
+    /// Whether all of these are among the others.
+    pub fn are_within(self, others: Self) -> bool {
+        (!self.rootfs || others.rootfs) && (!self.logs || others.logs) && (!self.volumes || others.volumes)
+    }
 }
 
 impl DiskLayout {

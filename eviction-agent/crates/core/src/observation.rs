@@ -38,6 +38,7 @@ impl Observations {
             container_fs,
             processes: pids,
             memory_detail: _,
+            unmeasured: _,
         } = *node;
         Self(Signal::ALL.map(|signal| match signal {
             Signal::MemoryAvailable => make(of_node, memory),

@@ -51,7 +51,11 @@ impl FillRate {
     /// On a machine with so many CPUs, nothing seen yet.
     pub fn new(cpus: usize) -> Self {
         let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
-        let bound = PER_CPU.saturating_mul(cpus).max(LEAST_RATE);
+        Self::at_least(PER_CPU.saturating_mul(cpus).max(LEAST_RATE))
+    }
+
+    /// With a least rate per second of whatever is observed.
+    pub fn at_least(bound: u64) -> Self {
         Self { bound, greatest_seen: [0; 2], remembers_until_ns: 0, last: None }
     }
 

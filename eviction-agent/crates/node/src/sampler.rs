@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::cgroup::sample::{FreshStats, NodeSample, Tasks};
 use crate::cgroup::sampler::Sampler;
 use crate::proc::tasks::TaskCounter;
 use crate::psi::{PsiReader, PsiReading};
+use eviction_core::disk_layout::Parts;
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
 use eviction_core::policy::preferences::{MemoryMeasure, MemoryPreferences};
@@ -24,6 +26,7 @@ use eviction_core::snapshot::{
 
 use crate::allocatable::{Allocatable, PodsRootSample};
 use crate::clock::{Clock, Instant};
+use crate::fs::{DiskMonitor, NodeFileSystems, PodStorage, StorageSample};
 pub use crate::memory_usage::MemoryUsage;
 use crate::pod_index::PodIndex;
 
@@ -80,6 +83,11 @@ pub struct NodeSampler {
     pub sampler: Sampler,
     /// Reads the group of all pods.
     pub allocatable: Allocatable,
+    /// Reads nodefs and imagefs.
+    pub disks: DiskMonitor,
+    /// Parts of pods of which nobody has read lately what they use.
+    pub unmeasured: Parts,
+    storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
     spare: SnapshotPool,
@@ -98,6 +106,9 @@ impl NodeSampler {
         Self {
             sampler,
             allocatable: Allocatable::default(),
+            disks: DiskMonitor::new(NodeFileSystems::none(), 1),
+            unmeasured: Parts::ALL,
+            storage: BTreeMap::new(),
             capacity,
             tasks,
             spare: SnapshotPool::default(),
@@ -145,7 +156,15 @@ impl NodeSampler {
             false => MemoryDetail::default(),
         };
         let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.sampler, at, dirty);
-        let stats = NodeStats { allocatable_memory, ..self.node_stats(at, memory, tasks, detail) };
+        let NodeStats { node_fs, image_fs, container_fs, unmeasured, .. } = self.read_disks(at);
+        let stats = NodeStats {
+            allocatable_memory,
+            node_fs,
+            image_fs,
+            container_fs,
+            unmeasured,
+            ..self.node_stats(at, memory, tasks, detail)
+        };
         let seen = observe(&stats, self.memory.measure);
         let left = |signal| seen.reading(signal).map(|seen| seen.available);
         let memory_left = left(Signal::MemoryAvailable);
@@ -193,6 +212,19 @@ impl NodeSampler {
         let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
         let stats = self.node_stats(at, memory, self.tasks(), detail);
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
+    }
+
+    /// Reads what is available of disks, and nothing else.
+    pub fn read_disks(&mut self, at: Instant) -> NodeStats {
+        let [node_fs, image_fs] = self.disks.read(at);
+        // The kubelet's statistics have containerfs on the file system of the images as well.
+        NodeStats {
+            node_fs,
+            image_fs,
+            container_fs: image_fs,
+            unmeasured: self.unmeasured,
+            ..NodeStats::default()
+        }
     }
 
     /// Where the node counts for less than the machine has, the rest is not available.
@@ -255,24 +287,35 @@ impl NodeSampler {
             let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
             let Some(known) = roster.pod_of(cgroup) else { continue };
             let Some(sample) = sample else { continue };
+            let storage = self.storage.get(&known.pod.uid);
             let figures = PodStatValues {
                 has_memory: true,
                 memory_working_set: sample.memory.working_set.known(),
                 memory_anonymous: sample.memory.stat.anon.known(),
                 process_count: sample.tasks.known(),
-                ephemeral_storage_used: None,
+                ephemeral_storage_used: storage.and_then(PodStorage::ephemeral_storage),
             };
             let mut pod = builder.pod(&known.pod.uid, figures);
             for container in &cgroup.containers {
                 let group = self.sampler.group(container.cgroup_id);
+                let name = roster.container_name(&container.id);
                 let figures = ContainerStatValues {
                     memory_working_set: group.and_then(|group| group.working_set.known()),
-                    ..ContainerStatValues::default()
+                    ..storage.map(|storage| storage.container(name, known)).unwrap_or_default()
                 };
-                pod.container(roster.container_name(&container.id), figures);
+                pod.container(name, figures);
+            }
+            for (name, figures) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
+                pod.volume(name, figures);
             }
         }
         builder
+    }
+
+    /// Takes what some pods use of the disks, and forgets pods that do not run any more.
+    pub fn take_storage(&mut self, sample: StorageSample, roster: &PodIndex) {
+        self.storage.extend(sample.pods);
+        self.storage.retain(|uid, _| roster.active().index_of(uid).is_some());
     }
 
     /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up

@@ -202,6 +202,7 @@ impl ControlLoop {
         }
         self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
         let Some(result) = result else { return false };
+        self.let_disks_settle(&it);
         self.tell_outcome(&it.pod, result.clone());
         self.looks_again(&result)
     }

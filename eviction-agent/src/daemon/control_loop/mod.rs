@@ -17,6 +17,7 @@ mod metrics;
 mod oom;
 mod oom_group;
 mod persist;
+mod pod_storage;
 mod policy;
 mod publish;
 mod rearm;
@@ -67,6 +68,7 @@ use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
+pub(crate) use pod_storage::PodStorageWatch;
 pub(crate) use state::State;
 use trigger::{Trigger, Wake};
 
@@ -116,6 +118,7 @@ pub(crate) struct ControlLoop {
     pub(crate) limits: Limits,
     pub(crate) memory_lines: ThresholdLevels,
     pub(crate) pid_lines: ThresholdLevels,
+    pub(crate) storage: PodStorageWatch,
     pub(crate) rate: FillRate,
     /// Online, of the machine.
     pub(crate) cpus: usize,
@@ -173,6 +176,7 @@ impl ControlLoop {
             fired = self.v2.fired() => fired.map_or_else(Wake::Lost, Wake::V2Trigger),
             () = self.oom_notice.noticed() => Wake::OomNotice,
             Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
+            Some(sample) = self.storage.samples.recv() => Wake::Storage(sample),
             fired = self.timer.expired() => {
                 fired.map_err(|error| Failure::because("wait for the timer", &error))?;
                 Wake::Timer
@@ -204,6 +208,10 @@ impl ControlLoop {
             Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
             Wake::Lost(lapse) => {
                 self.give_up(&lapse);
+                None
+            }
+            Wake::Storage(sample) => {
+                self.take_storage(sample);
                 None
             }
             Wake::OomNotice => {

@@ -52,6 +52,7 @@ impl ControlLoop {
         self.pid_lines = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
         self.eyes.follow(&policy.rules);
         self.eyes.allocatable.follow(policy);
+        self.eyes.disks.follow(policy);
         let victims = policy.rules.victims;
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);

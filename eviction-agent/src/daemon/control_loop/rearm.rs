@@ -127,6 +127,9 @@ impl ControlLoop {
         if let Reading::Known(left) = look.pids_left {
             due = due.min(self.pids_due(left, look.at.mono_ns));
         }
+        if let Some(disks) = self.eyes.disks.due() {
+            due = due.min(sample_interval::left(disks, passed));
+        }
         self.set_timer(due, now_ns);
         at_leisure
     }
@@ -142,7 +145,7 @@ impl ControlLoop {
         }
     }
 
-    /// Looks at process ids alone, where nothing but them was due. False if it takes a whole look.
+    /// Looks at process ids and disks alone, where nothing but them was due. False if it takes a whole look.
     pub(super) fn glimpse(&mut self) -> bool {
         let at = self.clock.now();
         let Some(left_ns) = self.state.look_due_ns.checked_sub(at.mono_ns) else { return false };
@@ -151,13 +154,17 @@ impl ControlLoop {
         }
         let pids = self.eyes.available_pids(at);
         let Reading::Known(left) = pids else { return false };
-        if self.pid_lines.may_be_met(left) || self.state.last_change.predicts() {
+        let disks = self.eyes.read_disks(at);
+        let is_pressed = self.pid_lines.may_be_met(left) || self.eyes.disks.may_be_met();
+        if is_pressed || self.state.last_change.predicts() {
             return false;
         }
         self.note_turn(Trigger::Pids, at);
         self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
-        let due = self.pids_due(left, at.mono_ns);
-        self.set_timer(due.min(Duration::from_nanos(left_ns)), at.mono_ns);
+        self.note_disks(&disks, at);
+        let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
+        let due = self.eyes.disks.due().map_or(due, |disks| due.min(disks));
+        self.set_timer(due, at.mono_ns);
         true
     }
 
@@ -172,6 +179,7 @@ impl ControlLoop {
         self.follow_oom_notices();
         self.count_oom_kills();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
+        self.read_limited_storage(now_ns);
         // A limit may be set long after its group was made.
         self.adopt_limits();
         self.review_limits(now_ns);

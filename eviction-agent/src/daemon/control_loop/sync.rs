@@ -6,8 +6,9 @@ use eviction_bpf::ThresholdCrossed;
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::{Event, Input};
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_core::signal::Signal;
-use eviction_core::snapshot::Snapshot;
+use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::signal_filter::observe;
+use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::state::EngineState;
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::sample::Tasks;
@@ -44,6 +45,7 @@ impl ControlLoop {
             return;
         };
         drop(snapshot);
+        self.read_storage_for(&decision);
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
@@ -98,6 +100,7 @@ impl ControlLoop {
         let crossed = self.take_told(told).or(crossed);
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
+        self.eyes.unmeasured = self.storage.unmeasured(at.mono_ns);
         let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
         self.mark_sample(look.memory_left, at.mono_ns);
         let (memory, pids) = (look.memory_left, look.pids_left);
@@ -106,20 +109,24 @@ impl ControlLoop {
         self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
         self.gauges.by_measure(&look.by_measure);
         self.note_allocatable(&look, at);
+        self.note_disks(&look.stats, at);
         if let Reading::Known(seen) = look.measured {
             self.rate.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
         let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
             || self.eyes.allocatable.may_be_met();
+        let disks_pressed = self.eyes.disks.may_be_met();
         // Whoever may go by prediction must have been seen.
-        let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed;
+        let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
             return SyncResult { look, pressed, decided: None };
         }
         let ranks = pressed && self.engine.needs_pods(&look.stats);
         let on_trial = self.ranks_on_trial(&look.stats);
-        let with_pods = ranks || on_trial || self.state.last_change.predicts() || self.follows_pods();
+        let is_measured = std::mem::take(&mut self.storage.is_new);
+        let with_pods =
+            ranks || on_trial || self.state.last_change.predicts() || self.follows_pods() || is_measured;
         let snapshot = match with_pods {
             true => {
                 let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
@@ -139,11 +146,12 @@ impl ControlLoop {
     /// Lets the engine decide.
     fn pass(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
         if self.engine.wants_layout() {
-            // Standalone mode watches no disk: those signals are unknown whatever the layout.
-            self.step(Input { at, event: Event::DiskLayout(Ok(Default::default())) });
+            self.step(Input { at, event: Event::DiskLayout(Ok(self.eyes.disks.layout())) });
         }
         let mut decision = self.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
-        if decision.awaits_reclaim() {
+        if !decision.awaits_reclaim() {
+            self.state.reclaim_since_ns = None;
+        } else if !self.waits_for_reclaim() {
             decision = self.step(Input { at, event: Event::Reclaimed(Err(UnknownReason::Absent)) });
         }
         decision
@@ -165,10 +173,24 @@ impl ControlLoop {
         let why = match available {
             // The kubelet has no figure of all pods where their group has no limit.
             Reading::Unknown(UnknownReason::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
+            // This is no node, or the file system has no limit of inodes.
+            Reading::Unknown(UnknownReason::Absent) if signal.condition() == NodeCondition::DiskPressure => {
+                None
+            }
             Reading::Known(_) => None,
             Reading::Unknown(why) => Some(why),
         };
         self.note_unknown(signal, why, at);
+    }
+
+    /// The six signals of the disks.
+    pub(super) fn note_disks(&mut self, stats: &NodeStats, at: Instant) {
+        let seen = observe(stats, self.eyes.measure());
+        for signal in Signal::ALL.into_iter().filter(|it| it.condition() == NodeCondition::DiskPressure) {
+            let reading = seen.reading(signal);
+            let capacity = reading.known().map_or(0, |seen| seen.capacity.max(0).unsigned_abs());
+            self.note_reading(signal, reading.map(|seen| seen.available), capacity, at);
+        }
     }
 
     fn note_unknown(&mut self, signal: Signal, why: Option<UnknownReason>, at: Instant) {

@@ -76,6 +76,7 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
         pods_file: Some(pods),
         cluster: None,
         cgroup_root: PathBuf::from(node.cgroup_root()),
+        disks: eviction_node::fs::FsPaths::default(),
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
@@ -109,7 +110,9 @@ impl Rig {
         let disturbed = match &wake {
             Wake::Kernel(told) => !told.kills.is_empty(),
             Wake::Outcome(_) | Wake::Command(_) | Wake::Lost(_) => true,
-            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Timer => false,
+            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Storage(_) | Wake::Timer => {
+                false
+            }
         };
         let name = wake.trigger().name();
         let recorded = self.reaction.records.then(|| self.reaction.engine.state());

@@ -5,6 +5,7 @@ use eviction_core::progress::KillUpdate;
 use super::super::event_batch::EventBatch;
 use super::super::failover::BackendFailure;
 use super::Command;
+use eviction_node::fs::StorageSample;
 
 /// What woke the loop.
 pub(super) enum Wake {
@@ -17,6 +18,8 @@ pub(super) enum Wake {
     OomNotice,
     Timer,
     Outcome(KillUpdate),
+    /// What pods use of the disks was read.
+    Storage(StorageSample),
     Command(Command),
 }
 
@@ -36,11 +39,13 @@ pub(super) enum Trigger {
     /// Process ids alone were due.
     Pids,
     ApiServer,
+    /// What pods use of the disks was read.
+    PodStorage,
 }
 
 impl Trigger {
     /// All of them, in their order.
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Start,
         Self::Charge,
         Self::V1Threshold,
@@ -53,6 +58,7 @@ impl Trigger {
         Self::OomNotice,
         Self::Pids,
         Self::ApiServer,
+        Self::PodStorage,
     ];
 
     /// Its place among them.
@@ -70,6 +76,7 @@ impl Trigger {
             Self::OomNotice => 9,
             Self::Pids => 10,
             Self::ApiServer => 11,
+            Self::PodStorage => 12,
         }
     }
 
@@ -88,6 +95,7 @@ impl Trigger {
             Self::OomNotice => "memcg_oom_event",
             Self::Pids => "pids",
             Self::ApiServer => "kube_api",
+            Self::PodStorage => "pod_storage",
         }
     }
 }
@@ -101,6 +109,7 @@ impl Wake {
             Self::OomNotice => Trigger::OomNotice,
             Self::Lost(_) | Self::Timer => Trigger::Timer,
             Self::Outcome(_) => Trigger::Outcome,
+            Self::Storage(_) => Trigger::PodStorage,
             Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
             Self::Command(Command::Seed(_)) => Trigger::Start,
             Self::Command(Command::ApiServer(_)) => Trigger::ApiServer,

@@ -6,6 +6,7 @@ mod tests;
 
 use serde::Deserialize;
 
+use eviction_core::disk_layout::Parts;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
@@ -42,6 +43,8 @@ struct Node {
     fs: Option<Fs>,
     runtime: Option<Runtime>,
     rlimit: Option<Rlimit>,
+    /// The agent's own, in recordings.
+    unmeasured: Parts,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -163,7 +166,7 @@ impl Summary {
 
 impl Node {
     fn stats(&self) -> NodeStats {
-        let Self { memory, system_containers, fs, runtime, rlimit } = self;
+        let Self { memory, system_containers, fs, runtime, rlimit, unmeasured } = self;
         let pods = system_containers.iter().find(|container| &*container.name == "pods");
         let runtime = runtime.unwrap_or_default();
         NodeStats {
@@ -179,6 +182,7 @@ impl Node {
                 source: SourceId::SUMMARY,
             }),
             memory_detail: MemoryDetail::default(),
+            unmeasured: *unmeasured,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use eviction_core::disk_layout::Parts;
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::{
     FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
@@ -17,9 +18,10 @@ pub(super) fn summary(snapshot: &Snapshot) -> Value {
         container_fs,
         processes,
         memory_detail: _,
+        unmeasured,
     } = snapshot.node;
     let of_pods = allocatable_memory.known().map(|it| json!({"name": "pods", "memory": node_memory(it)}));
-    json!({
+    let mut summary = json!({
         "node": {
             "memory": memory.known().map(node_memory),
             "systemContainers": of_pods.into_iter().collect::<Vec<_>>(),
@@ -30,7 +32,11 @@ pub(super) fn summary(snapshot: &Snapshot) -> Value {
             }),
         },
         "pods": snapshot.pods().map(pod).collect::<Vec<_>>(),
-    })
+    });
+    if unmeasured != Parts::default() {
+        summary["node"]["unmeasured"] = json!(unmeasured);
+    }
+    summary
 }
 
 /// The node's memory by measures that the Summary does not have.

@@ -112,7 +112,7 @@ impl TelemetryExporter {
             let (is_met, was_met) = (threshold.met.is_some(), self.met.contains(&key));
             met.extend(is_met.then_some(key));
             let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
-            // A signal that was never known has no series: disks are not monitored.
+            // A signal that was never known has no series: this may be no node.
             if is_met || reading.is_some() {
                 self.known.insert(threshold.signal);
             }

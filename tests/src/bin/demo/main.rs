@@ -1,11 +1,12 @@
 //! The demo: short stories on a node in small, with real cgroups, real processes and real kernel
 //! events, each ended by a verdict that is checked from outside the agent.
 //!
-//! `cargo xtask demo` builds what it needs and tells five of them; `cargo xtask vm` tells all, also
+//! `cargo xtask demo` builds what it needs and tells seven of them; `cargo xtask vm` tells all, also
 //! those that need a machine of their own, and the same with each rung of a source.
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod disk;
 mod forks;
 mod group;
 mod hard;
@@ -30,6 +31,7 @@ use tests::interrupt::{self, Interrupt, Interrupted};
 use tests::node::MIB;
 use tests::{agent, workload};
 
+use crate::disk::Shortage;
 use crate::hard::Cache;
 use crate::oom::Level;
 use crate::print::Printer;
@@ -87,7 +89,7 @@ enum When {
     Cluster,
 }
 
-const STORIES: [Story; 15] = [
+const STORIES: [Story; 17] = [
     Story {
         name: "hard",
         subject: "a runaway grows past memory.available",
@@ -117,6 +119,18 @@ const STORIES: [Story; 15] = [
         subject: "a fork bomb eats the process ids",
         when: When::Always,
         tell: forks::tell,
+    },
+    Story {
+        name: "disk",
+        subject: "a pod fills nodefs",
+        when: When::Always,
+        tell: |scene| disk::tell(scene, Shortage::Bytes),
+    },
+    Story {
+        name: "inodes",
+        subject: "a pod takes the inodes of nodefs",
+        when: When::Always,
+        tell: |scene| disk::tell(scene, Shortage::Inodes),
     },
     Story {
         name: "oom, pod",

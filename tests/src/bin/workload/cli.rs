@@ -80,6 +80,30 @@ pub(crate) enum Mode {
         #[arg(long, value_parser = bytes)]
         size: u64,
     },
+    /// Write a file, and stay with it open; stamps are bytes that the file system has less
+    Write {
+        /// The file
+        #[arg(long)]
+        file: PathBuf,
+        /// Never write more than this (K, M, G: powers of 1024)
+        #[arg(long, value_parser = bytes)]
+        size: u64,
+        /// Bytes per second; 0: as fast as it goes
+        #[arg(long, value_parser = bytes, default_value = "0")]
+        rate: u64,
+    },
+    /// Create empty files, and stay; stamps are inodes that the file system has less
+    Create {
+        /// Their directory
+        #[arg(long)]
+        dir: PathBuf,
+        /// Never more than this
+        #[arg(long)]
+        max: u64,
+        /// Files per second; 0: as fast as it goes
+        #[arg(long, default_value_t = 0)]
+        rate: u64,
+    },
     /// Do something a number of times for each line of standard input, and say what it cost
     Measure {
         #[arg(long, value_enum)]

@@ -5,6 +5,7 @@
 //! nanoseconds; `--stamps` keeps a finer record that outlives SIGKILL (see `tests::stamps`).
 
 mod cli;
+mod disk;
 mod forks;
 mod grow;
 mod lifeline;
@@ -61,6 +62,8 @@ fn run(cli: Cli) -> Result<()> {
         | Mode::Lock { .. }
         | Mode::Busy { .. }
         | Mode::Churn { .. }
+        | Mode::Write { .. }
+        | Mode::Create { .. }
         | Mode::Measure { .. } => None,
     };
     for group in join {
@@ -128,6 +131,14 @@ fn run(cli: Cli) -> Result<()> {
                 region.touch(0, size)?;
                 region.give_back()?;
             }
+        }
+        Mode::Write { file, size, rate } => {
+            let _open = disk::write(&file, size, rate, stamps)?;
+            rest();
+        }
+        Mode::Create { dir, max, rate } => {
+            disk::create(&dir, max, rate, stamps)?;
+            rest();
         }
         Mode::Measure { what, count } => measure::run(what, count)?,
         Mode::Lock { dir } => {

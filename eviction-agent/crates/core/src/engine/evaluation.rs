@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 
 use crate::decision::{Action, DecisionKind, Evaluation, NotEvaluated};
-use crate::disk_layout::DiskLayout;
+use crate::disk_layout::{DiskLayout, Parts};
 use crate::engine::{Engine, Layout};
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
@@ -110,6 +110,11 @@ impl Engine {
         };
         if self.is_covered(evaluation, line, actions) {
             evaluation.end = EvaluationEnd::ReleaseInProgress;
+            return false;
+        }
+        let parts = evaluation.layout.parts(signal);
+        if parts != Parts::default() && parts.are_within(evaluation.snapshot.node.unmeasured) {
+            evaluation.end = EvaluationEnd::CannotRank;
             return false;
         }
         record_event(signal.resource(), actions);

@@ -94,7 +94,7 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
         }
         EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
         EvaluationEnd::CannotRank => {
-            (Tone::Warning, format!("NO EVICTION{short}, but in this disk layout pods cannot be ranked"))
+            (Tone::Warning, format!("NO EVICTION{short}, but pods cannot be ranked by what they use of it"))
         }
         EvaluationEnd::NoPods => (Tone::Warning, format!("NO EVICTION{short}, but there are no pods")),
         EvaluationEnd::OnlyCritical => {

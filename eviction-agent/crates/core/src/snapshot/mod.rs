@@ -16,6 +16,7 @@ pub use builder::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::disk_layout::Parts;
 use crate::pods::PodSet;
 use crate::reading::Reading;
 use crate::time::Timestamp;
@@ -269,6 +270,9 @@ pub struct NodeStats {
     pub processes: Reading<ProcessStats>,
     /// What the kernel says of the node's memory beside these.
     pub memory_detail: MemoryDetail,
+    /// Parts of pods of which nobody has read what they use: pods cannot be ranked by them.
+    #[serde(default)]
+    pub unmeasured: Parts,
 }
 
 /// The other measures of the node's memory, and what may be asked for beside one of them. Each

@@ -1,7 +1,7 @@
 //! The thresholds of one signal as plain values: what the loop needs to know how far a line is,
 //! without asking the engine.
 
-use crate::policy::Policy;
+use crate::policy::{Policy, Threshold};
 use crate::signal::Signal;
 
 /// The available amounts below which thresholds of a signal are met, and from which on they are
@@ -18,7 +18,12 @@ struct ThresholdBytes {
 impl ThresholdLevels {
     /// The lines of `signal` on a node with this capacity.
     pub fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
-        let thresholds = policy.thresholds.iter().filter(|threshold| threshold.signal == signal);
+        Self::of_thresholds(&policy.thresholds, signal, capacity)
+    }
+
+    /// The same from a list of thresholds.
+    pub fn of_thresholds(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
+        let thresholds = thresholds.iter().filter(|threshold| threshold.signal == signal);
         Self(
             thresholds
                 .map(|threshold| {

@@ -10,6 +10,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 
 use super::mountinfo::MountInfo;
+use super::pod_storage::StoragePaths;
 use super::statistics::FileSystem;
 use crate::backend_info::BackendInfo;
 use crate::cgroup::hierarchy::Host;
@@ -18,13 +19,16 @@ use crate::file::InWords;
 /// Where the kubelet keeps its files by default.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
+/// Where the kubelet keeps the logs of pods by default.
+const POD_LOGS: &str = "/var/log/pods";
+
 /// Where container runtimes keep images and writable layers by default: containerd, CRI-O.
 const RUNTIME_ROOTS: [&str; 2] = ["/var/lib/containerd", "/var/lib/containers/storage"];
 
 /// How long file systems may take to answer at the start.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The paths that the file systems are found by.
+/// The paths of a node's disks, as far as they are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsPaths {
     /// A path on nodefs.
@@ -33,6 +37,22 @@ pub struct FsPaths {
     pub image_fs: Option<PathBuf>,
     /// The kubelet's root directory.
     pub kubelet_root: Option<PathBuf>,
+    /// The directory of the pods' logs.
+    pub pod_logs: Option<PathBuf>,
+}
+
+impl FsPaths {
+    /// Where the storage of pods is: as given, else where it usually is on a node.
+    pub fn storage(&self, host: &Host, whole_machine: bool) -> StoragePaths {
+        let usual = |path: &str| {
+            let path = host.root.join(path.trim_start_matches('/'));
+            (whole_machine && path.is_dir()).then_some(path)
+        };
+        StoragePaths {
+            kubelet_root: self.kubelet_root.clone().or_else(|| usual(KUBELET_ROOT)),
+            pod_logs: self.pod_logs.clone().or_else(|| usual(POD_LOGS)),
+        }
+    }
 }
 
 /// The file systems of the signals.
@@ -65,8 +85,14 @@ impl NotFound {
 }
 
 impl NodeFileSystems {
-    /// Finds the file systems. One that does not answer within two seconds makes all of them unknown.
-    pub fn find(host: &Host, paths: FsPaths) -> Self {
+    /// Finds the file systems of a node that may be a part of the machine: what is not given is that of the machine.
+    /// One that does not answer within two seconds makes all of them unknown.
+    pub fn find(host: &Host, paths: &FsPaths, whole_machine: bool) -> Self {
+        let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = paths;
+        if !whole_machine && node_fs.is_none() && kubelet_root.is_none() {
+            return Self::unknown(&NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
+        }
+        let paths = paths.clone();
         let finder = Finder { host: host.clone(), paths };
         let (sender, receiver) = mpsc::channel();
         let work = move || drop(sender.send(finder.find()));
@@ -153,7 +179,7 @@ impl Finder {
 
     /// By what was given, else by the file that the kubelet mounts into each pod, else by its root directory.
     fn node_fs(&self) -> Result<FileSystem, NotFound> {
-        let FsPaths { node_fs, image_fs: _, kubelet_root } = &self.paths;
+        let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = &self.paths;
         if let Some(path) = node_fs.as_ref().or(kubelet_root.as_ref()) {
             return self.open(path, &[]);
         }
@@ -177,6 +203,9 @@ impl Finder {
         }
         if self.is_pod() {
             return self.image_fs_of_pod(node.as_ref().ok());
+        }
+        if node.is_err() || self.paths.node_fs.is_some() {
+            return Ok(None);
         }
         let root = RUNTIME_ROOTS.map(|root| self.at(root)).into_iter().find(|root| root.is_dir());
         root.map(|root| self.open(&root, &[])).transpose()
@@ -220,11 +249,17 @@ mod tests {
     #[test]
     fn no_node_has_no_file_systems() {
         let root = tempfile::tempdir().unwrap();
-        let found = NodeFileSystems::find(&host(root.path()), FsPaths::default());
+        let found = NodeFileSystems::find(&host(root.path()), &FsPaths::default(), true);
         assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Absent); 2]);
         let [node, image] = found.info();
         assert_eq!((node.rung, image.rung), ("", ""));
         assert!(node.reason.contains("--nodefs"), "{}", node.reason);
+        let part = NodeFileSystems::find(&Host::default(), &FsPaths::default(), false);
+        assert_eq!(
+            part.read(),
+            [Reading::Unknown(UnknownReason::Absent); 2],
+            "the machine's are not its own"
+        );
     }
 
     #[test]
@@ -233,16 +268,16 @@ mod tests {
         let given = |image: &str| FsPaths {
             node_fs: Some(root.path().into()),
             image_fs: Some(image.into()),
-            kubelet_root: None,
+            ..FsPaths::default()
         };
-        let shared = NodeFileSystems::find(&host(root.path()), given(root.path().to_str().unwrap()));
+        let shared = NodeFileSystems::find(&host(root.path()), &given(root.path().to_str().unwrap()), true);
         assert_eq!(shared.layout(), DiskLayout::default());
         let [node, image] = shared.read();
         assert!(node.known().is_some() && node == image);
-        let missing = NodeFileSystems::find(&host(root.path()), given("/nonexistent/images"));
+        let missing = NodeFileSystems::find(&host(root.path()), &given("/nonexistent/images"), true);
         assert_eq!(missing.read()[1], Reading::Unknown(UnknownReason::Unreadable(2)));
         assert!(missing.read()[0].known().is_some());
-        let proc = NodeFileSystems::find(&host(root.path()), given("/proc"));
+        let proc = NodeFileSystems::find(&host(root.path()), &given("/proc"), true);
         assert!(proc.layout().dedicated_image_fs);
         assert_eq!(proc.read()[1], Reading::Unknown(UnknownReason::Implausible));
     }
@@ -251,7 +286,7 @@ mod tests {
     fn the_directories_of_a_node_are_found() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("var/lib/kubelet")).unwrap();
-        let found = NodeFileSystems::find(&host(root.path()), FsPaths::default());
+        let found = NodeFileSystems::find(&host(root.path()), &FsPaths::default(), true);
         assert!(found.read().iter().all(|stats| stats.known().is_some()));
         assert!(found.info()[0].reason.contains("/var/lib/kubelet on "), "{:?}", found.info());
     }

@@ -6,10 +6,16 @@
 mod btrfs;
 mod disk_usage;
 mod layout;
+mod monitor;
 mod mountinfo;
+mod pod_storage;
 mod statistics;
 
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
+pub use monitor::DiskMonitor;
 pub use mountinfo::{Device, MountInfo};
+pub use pod_storage::{
+    PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, read_pod_storage,
+};
 pub use statistics::FileSystem;

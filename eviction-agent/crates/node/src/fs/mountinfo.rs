@@ -67,6 +67,17 @@ impl MountInfo {
     }
 }
 
+/// The upper directory of the overlay that is the root in the text of a mountinfo file.
+pub(super) fn upper_directory(mountinfo: &[u8]) -> Option<PathBuf> {
+    let mut lines = mountinfo.split(|byte| *byte == b'\n');
+    let root = lines.find(|line| line.split(|byte| *byte == b' ').nth(4) == Some(b"/"))?;
+    let mut fields = root.split(|byte| *byte == b' ');
+    fields.find(|field| *field == b"-")?;
+    let options = fields.nth(2).filter(|_| root.windows(11).any(|part| part == b" - overlay "))?;
+    let upper = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"upperdir="))?;
+    Some(PathBuf::from(OsString::from_vec(unescape(upper)))).filter(|path| path.is_absolute())
+}
+
 fn parse_mount_id(fdinfo: &[u8]) -> Option<Vec<u8>> {
     let mut lines = fdinfo.split(|byte| *byte == b'\n');
     let id = lines.find_map(|line| line.strip_prefix(b"mnt_id:"))?.trim_ascii();
@@ -123,6 +134,16 @@ mod tests {
     }
 
     #[test]
+    fn the_upper_directory_of_a_container() {
+        let overlay = b"1 0 0:9 / /proc rw - proc proc rw\n2 0 0:8 / / rw,relatime - overlay overlay \
+            rw,lowerdir=/l/1:/l/2,upperdir=/snap shots/7/fs,workdir=/snap/7/work\n";
+        let escaped = String::from_utf8(overlay.to_vec()).unwrap().replace("snap shots", "snap\\040shots");
+        assert_eq!(upper_directory(escaped.as_bytes()), Some("/snap shots/7/fs".into()));
+        assert_eq!(upper_directory(LINE), None);
+        assert_eq!(upper_directory(b"2 0 8:1 / / rw - ext4 /dev/sda1 rw,upperdir=/x"), None);
+    }
+
+    #[test]
     fn the_mount_of_an_open_file() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let mount = MountInfo::of(file.as_fd(), Path::new("/proc")).unwrap();
@@ -134,6 +155,7 @@ mod tests {
         fn any_line_is_survived(line: Vec<u8>, id: Vec<u8>) {
             parse_line(&line, &id);
             parse_mount_id(&line);
+            upper_directory(&line);
         }
     }
 }

@@ -1,0 +1,235 @@
+//! The node's file systems at each sample, and how soon a threshold of theirs can be reached.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use eviction_core::disk_layout::DiskLayout;
+use eviction_core::policy::{Policy, Threshold};
+use eviction_core::reading::Reading;
+use eviction_core::signal::Signal;
+use eviction_core::snapshot::FsStats;
+use eviction_core::threshold::ThresholdLevels;
+
+use super::layout::NodeFileSystems;
+use crate::backend_info::BackendInfo;
+use crate::clock::Instant;
+use crate::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
+
+/// The least rate of writing that is reckoned with, in bytes per second: page cache takes 11.5 GB/s from one writer.
+const BYTES_PER_SECOND: u64 = 12_000_000_000;
+
+/// The same of inodes, for each CPU: 45,000 creates a second were seen.
+const INODES_PER_SECOND: u64 = 100_000;
+
+/// The signals with thresholds of their own. Those of containerfs follow nodefs or imagefs, on whose file system
+/// it is.
+const SIGNALS: [Signal; 4] =
+    [Signal::NodeFsAvailable, Signal::NodeFsInodesFree, Signal::ImageFsAvailable, Signal::ImageFsInodesFree];
+
+/// Reads nodefs and imagefs, and follows how far their thresholds are.
+#[derive(Debug)]
+pub struct DiskMonitor {
+    file_systems: NodeFileSystems,
+    thresholds: Vec<Threshold>,
+    headroom: [Headroom; SIGNALS.len()],
+}
+
+/// How far the thresholds of a signal are.
+#[derive(Debug)]
+struct Headroom {
+    /// The capacity that the levels are for.
+    capacity: u64,
+    levels: ThresholdLevels,
+    rate: FillRate,
+    /// To the nearest threshold that is not met, in bytes or inodes.
+    distance: Option<u64>,
+    may_be_met: bool,
+}
+
+impl DiskMonitor {
+    /// On a machine with so many CPUs, without thresholds yet.
+    pub fn new(file_systems: NodeFileSystems, cpus: usize) -> Self {
+        let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
+        let headroom = SIGNALS.map(|signal| Headroom {
+            capacity: 0,
+            levels: ThresholdLevels::default(),
+            rate: FillRate::at_least(match signal {
+                Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => {
+                    INODES_PER_SECOND.saturating_mul(cpus)
+                }
+                _ => BYTES_PER_SECOND,
+            }),
+            distance: None,
+            may_be_met: false,
+        });
+        Self { file_systems, thresholds: Vec::new(), headroom }
+    }
+
+    /// Follows the thresholds of a policy.
+    pub fn follow(&mut self, policy: &Policy) {
+        let of_disks = |threshold: &&Threshold| SIGNALS.contains(&threshold.signal);
+        self.thresholds = policy.thresholds.iter().filter(of_disks).cloned().collect();
+        for headroom in &mut self.headroom {
+            (headroom.capacity, headroom.distance, headroom.may_be_met) = (0, None, false);
+        }
+    }
+
+    /// How nodefs and imagefs are read.
+    pub fn info(&self) -> [BackendInfo; 2] {
+        self.file_systems.info()
+    }
+
+    /// The answer to the kubelet's question of the layout.
+    pub fn layout(&self) -> DiskLayout {
+        self.file_systems.layout()
+    }
+
+    /// Reads nodefs and imagefs.
+    pub fn read(&mut self, at: Instant) -> [Reading<FsStats>; 2] {
+        let read = self.file_systems.read();
+        self.observe(&read, at.mono_ns);
+        read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }))
+    }
+
+    fn observe(&mut self, [node, image]: &[Reading<FsStats>; 2], at_ns: u64) {
+        for (signal, headroom) in SIGNALS.into_iter().zip(&mut self.headroom) {
+            let stats = match signal {
+                Signal::NodeFsAvailable | Signal::NodeFsInodesFree => node,
+                _ => image,
+            };
+            let amounts = stats.known().and_then(|stats| match signal {
+                Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => {
+                    Some((stats.inodes_free?, stats.inodes?))
+                }
+                _ => Some((stats.available?, stats.capacity?)),
+            });
+            headroom.observe(amounts, at_ns, signal, &self.thresholds);
+        }
+    }
+
+    /// Whether a threshold may be met or held by its minimum reclaim.
+    pub fn may_be_met(&self) -> bool {
+        self.headroom.iter().any(|it| it.may_be_met)
+    }
+
+    /// Until the next sample: no threshold can be reached before. `None` if there is nothing to watch.
+    pub fn due(&self) -> Option<Duration> {
+        let times = self.headroom.iter().filter_map(|it| Some(it.rate.time_to_fill(it.distance?)));
+        let due = times.min().map(|time| time.clamp(FLOOR, FULL_CALM));
+        if self.may_be_met() { Some(due.map_or(FULL_NEAR, |due| due.min(FULL_NEAR))) } else { due }
+    }
+
+    /// How much of a signal is left until its nearest threshold that is not met, in bytes or inodes.
+    pub fn headroom(&self, signal: Signal) -> Option<u64> {
+        let place = SIGNALS.iter().position(|it| *it == signal)?;
+        self.headroom.get(place)?.distance
+    }
+}
+
+impl Headroom {
+    fn observe(&mut self, amounts: Option<(u64, u64)>, at_ns: u64, signal: Signal, thresholds: &[Threshold]) {
+        let Some((available, capacity)) = amounts else {
+            (self.distance, self.may_be_met) = (None, false);
+            return;
+        };
+        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        if capacity != self.capacity {
+            self.capacity = capacity;
+            self.levels = ThresholdLevels::of_thresholds(thresholds, signal, signed(capacity));
+        }
+        self.rate.observe(at_ns, capacity.saturating_sub(available));
+        self.distance = self.levels.distance(signed(available));
+        self.may_be_met = self.levels.may_be_met(signed(available));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{hard, policy};
+    use eviction_core::reading::UnknownReason;
+
+    const GB: u64 = 1_000_000_000;
+
+    fn monitor(thresholds: Vec<Threshold>) -> DiskMonitor {
+        let mut monitor = DiskMonitor::new(NodeFileSystems::none(), 2);
+        monitor.follow(&policy(thresholds));
+        monitor
+    }
+
+    fn stats(available: u64, inodes_free: u64) -> Reading<FsStats> {
+        Reading::Known(FsStats {
+            available: Some(available),
+            capacity: Some(100 * GB),
+            inodes_free: Some(inodes_free),
+            inodes: Some(1_000_000),
+            ..FsStats::default()
+        })
+    }
+
+    #[test]
+    fn the_next_sample_comes_before_the_nearest_threshold_can_be_reached() {
+        let mut monitor =
+            monitor(vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::ImageFsInodesFree, "20000")]);
+        let mut due = |available, inodes| {
+            monitor.observe(&[stats(available, 0), stats(0, inodes)], 0);
+            monitor.due()
+        };
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(due(16 * GB, 1_000_000), ms(500));
+        assert_eq!(due(50 * GB, 40_000), ms(100), "inodes at 200,000 a second");
+        assert_eq!(due(10 * GB, 1_000_000), ms(1), "at the threshold");
+        assert_eq!(due(100 * GB, 1_000_000), ms(4_900), "inodes again");
+        assert_eq!(due(9 * GB, 1_000_000), ms(1_000), "met");
+        assert!(monitor.may_be_met());
+        assert_eq!(monitor.headroom(Signal::ImageFsInodesFree), Some(980_000));
+        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), None);
+    }
+
+    #[test]
+    fn a_rate_that_was_seen_counts_double() {
+        let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "10G")]);
+        monitor.observe(&[stats(90 * GB, 1), stats(0, 0)], 0);
+        monitor.observe(&[stats(70 * GB, 1), stats(0, 0)], GB);
+        assert_eq!(monitor.due(), Some(Duration::from_millis(1_500)), "60 GB at 40 GB/s");
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_reason_to_hurry_or_to_evict() {
+        let unknown = Reading::Unknown(UnknownReason::Implausible);
+        let mut monitor =
+            monitor(vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::NodeFsInodesFree, "5%")]);
+        monitor.observe(&[stats(9 * GB, 1), unknown], 0);
+        assert!(monitor.may_be_met());
+        monitor.observe(&[unknown, unknown], 0);
+        assert_eq!((monitor.may_be_met(), monitor.due()), (false, None));
+        let no_limit = Reading::Known(FsStats {
+            available: Some(50 * GB),
+            capacity: Some(100 * GB),
+            ..FsStats::default()
+        });
+        monitor.observe(&[no_limit, unknown], 0);
+        assert_eq!((monitor.may_be_met(), monitor.headroom(Signal::NodeFsInodesFree)), (false, None));
+    }
+
+    #[test]
+    fn thresholds_follow_the_policy_and_a_capacity_that_changes() {
+        let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "25%")]);
+        let of = |capacity| {
+            let stats = FsStats { available: Some(60 * GB), capacity: Some(capacity), ..FsStats::default() };
+            [Reading::Known(stats), stats_unknown()]
+        };
+        monitor.observe(&of(100 * GB), 0);
+        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(35 * GB));
+        monitor.observe(&of(200 * GB), 0);
+        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(10 * GB));
+        monitor.follow(&policy(vec![hard(Signal::NodeFsAvailable, "50%")]));
+        assert!(!monitor.may_be_met());
+        monitor.observe(&of(200 * GB), 0);
+        assert!(monitor.may_be_met());
+    }
+
+    fn stats_unknown() -> Reading<FsStats> {
+        Reading::Unknown(UnknownReason::Absent)
+    }
+}

@@ -1,0 +1,406 @@
+//! What pods use of the node's disks: volumes, logs and writable layers, read on a thread of its own.
+//!
+//! The control loop never touches a directory. It asks for a reading when a threshold is met and pods are to be
+//! ranked, and every few seconds for pods with limits of their own.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use tokio::sync::mpsc::Sender;
+
+use eviction_core::disk_layout::Parts;
+use eviction_core::pod::Volume;
+use eviction_core::pods::{KnownPod, mirrored_uid};
+use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
+use eviction_core::time::nanos;
+use eviction_core::units::Nanos;
+
+use super::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
+use super::mountinfo::upper_directory;
+use crate::clock::mono_ns;
+use crate::file::{is_gone, read_once, retry};
+
+/// How long a reading may take, and how many inodes it may count: a decision waits for it.
+const DEADLINE: Duration = Duration::from_millis(200);
+const INODES: u64 = 200_000;
+
+const PROCS_LIMIT: usize = 1 << 20;
+const MOUNTS_LIMIT: usize = 1 << 20;
+
+/// Where the storage of pods is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoragePaths {
+    /// The kubelet's root directory.
+    pub kubelet_root: Option<PathBuf>,
+    /// The directory of the pods' logs.
+    pub pod_logs: Option<PathBuf>,
+}
+
+/// A pod whose storage is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageRequest {
+    uid: Box<str>,
+    /// Its uid in the kubelet's root directory: for a static pod that of its manifest.
+    directory: Box<str>,
+    logs: String,
+    volumes: Vec<(Box<str>, &'static str)>,
+    /// Each container's name and `cgroup.procs`.
+    containers: Vec<(Box<str>, PathBuf)>,
+}
+
+impl StorageRequest {
+    /// Of a pod with these containers.
+    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>) -> Self {
+        let pod = &known.pod;
+        let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
+        Self {
+            uid: pod.uid.clone(),
+            directory: mirrored_uid(pod).unwrap_or(&pod.uid).into(),
+            logs: format!("{}_{}_{}", pod.namespace, pod.name, mirrored_uid(pod).unwrap_or(&pod.uid)),
+            volumes: volumes.collect(),
+            containers,
+        }
+    }
+}
+
+/// The directory of volumes of its kind; none of those whose usage is not that of the node's disk, or not the pod's.
+fn plugin(volume: &Volume) -> Option<&'static str> {
+    match &volume.empty_dir {
+        Some(dir) if dir.medium.is_empty() => Some("kubernetes.io~empty-dir"),
+        Some(_) => None,
+        None if volume.git_repo => Some("kubernetes.io~git-repo"),
+        None if volume.config_map => Some("kubernetes.io~configmap"),
+        None => None,
+    }
+}
+
+/// What a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodStorage {
+    volumes: Vec<(Box<str>, DiskUsage)>,
+    containers: Vec<ContainerStorage>,
+    /// Not everything of it could be read.
+    is_lower_bound: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ContainerStorage {
+    name: Box<str>,
+    rootfs: Option<DiskUsage>,
+    logs: Option<DiskUsage>,
+}
+
+impl PodStorage {
+    /// `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
+    pub fn ephemeral_storage(&self) -> Option<u64> {
+        let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
+        let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
+        let sum = all.fold(DiskUsage::default(), DiskUsage::plus);
+        (!self.is_lower_bound && !sum.is_lower_bound).then_some(sum.bytes)
+    }
+
+    /// Each volume as the Summary has it. A lower bound never exceeds a limit: what does is left out.
+    pub fn volumes<'a>(&'a self, known: &'a KnownPod) -> impl Iterator<Item = (&'a str, VolumeStatValues)> {
+        self.volumes.iter().map(|(name, usage)| {
+            let limit =
+                known.limits.empty_dirs.iter().find(|limit| limit.name == *name).map(|limit| limit.limit);
+            let exceeds = limit.is_some_and(|limit| Nanos::from_units(i128::from(usage.bytes)) > limit);
+            let used = (!(usage.is_lower_bound && exceeds)).then_some(usage.bytes);
+            (&**name, VolumeStatValues { used, inodes: Some(usage.inodes) })
+        })
+    }
+
+    /// The storage of a container as the Summary has it. Of one with a limit only what is exact.
+    pub fn container(&self, name: &str, known: &KnownPod) -> ContainerStatValues {
+        let Some(found) = self.containers.iter().find(|it| *it.name == *name) else {
+            return ContainerStatValues::default();
+        };
+        let is_limited = known.limits.containers.iter().any(|limit| *limit.name == *name);
+        let of = |usage: Option<DiskUsage>| usage.filter(|usage| !(is_limited && usage.is_lower_bound));
+        let (rootfs, logs) = (of(found.rootfs), of(found.logs));
+        ContainerStatValues {
+            memory_working_set: None,
+            rootfs_used: rootfs.map(|usage| usage.bytes),
+            rootfs_inodes: rootfs.map(|usage| usage.inodes),
+            logs_used: logs.map(|usage| usage.bytes),
+            logs_inodes: logs.map(|usage| usage.inodes),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
+        self.volumes.iter().map(|(_, usage)| usage.bytes).chain(containers.map(|usage| usage.bytes)).sum()
+    }
+}
+
+/// What was read of some pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StorageSample {
+    /// When it began, CLOCK_MONOTONIC in nanoseconds, and how long it took.
+    pub began_ns: u64,
+    /// Nanoseconds.
+    pub took_ns: u64,
+    /// By uid.
+    pub pods: BTreeMap<Box<str>, PodStorage>,
+    /// Parts that could not be read of any pod.
+    pub unmeasured: Parts,
+}
+
+/// Reads the storage of pods on a thread of its own. A directory that hangs makes it answer no more: nobody is
+/// evicted for a disk then.
+#[derive(Debug)]
+pub struct StorageReader {
+    requests: SyncSender<Vec<StorageRequest>>,
+}
+
+impl StorageReader {
+    /// Starts the thread; what was read goes to `samples`.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
+        let (requests, receiver) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("pod-storage".to_owned());
+        thread.spawn(move || serve(&paths, &receiver, &samples))?;
+        Ok(Self { requests })
+    }
+
+    /// Asks for these pods, the largest first as far as that is known. False if it is busy.
+    pub fn ask(&self, pods: Vec<StorageRequest>) -> bool {
+        self.requests.try_send(pods).is_ok()
+    }
+}
+
+fn serve(paths: &StoragePaths, requests: &Receiver<Vec<StorageRequest>>, samples: &Sender<StorageSample>) {
+    let mut last: BTreeMap<Box<str>, u64> = BTreeMap::new();
+    while let Ok(mut pods) = requests.recv() {
+        pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
+        let sample = read_pod_storage(paths, &pods);
+        last = sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())).collect();
+        if samples.blocking_send(sample).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads the storage of these pods. Each gets an equal share of what is left of the time and the inodes.
+pub fn read_pod_storage(paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
+    let began_ns = mono_ns();
+    let deadline_ns = began_ns.saturating_add(nanos(DEADLINE));
+    let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
+    let directories = Directories { kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
+    let mut inodes = INODES;
+    let mut sample = StorageSample { began_ns, unmeasured: Parts::ALL, ..StorageSample::default() };
+    for (done, pod) in pods.iter().enumerate() {
+        let left = u64::try_from(pods.len() - done).unwrap_or(u64::MAX);
+        let now_ns = mono_ns();
+        let share = WalkBudget {
+            deadline_ns: now_ns.saturating_add(deadline_ns.saturating_sub(now_ns) / left),
+            inodes: inodes / left,
+        };
+        let mut budget = share;
+        let storage = directories.read(pod, &mut budget);
+        inodes -= share.inodes - budget.inodes;
+        let unmeasured = &mut sample.unmeasured;
+        unmeasured.volumes &= directories.kubelet.is_none();
+        unmeasured.logs &= directories.logs.is_none();
+        unmeasured.rootfs &= storage.containers.iter().all(|container| container.rootfs.is_none());
+        sample.pods.insert(pod.uid.clone(), storage);
+    }
+    sample.took_ns = mono_ns().saturating_sub(began_ns);
+    sample
+}
+
+/// Opened for one reading.
+struct Directories {
+    kubelet: Option<OwnedFd>,
+    logs: Option<OwnedFd>,
+}
+
+fn open(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    retry(|| rustix::fs::open(path, flags, Mode::empty())).ok()
+}
+
+impl Directories {
+    fn read(&self, pod: &StorageRequest, budget: &mut WalkBudget) -> PodStorage {
+        let mut storage = PodStorage::default();
+        for (name, plugin) in &pod.volumes {
+            let path = ["pods", &pod.directory, "volumes", plugin, name];
+            match read_below(self.kubelet.as_ref(), &path, budget) {
+                Some(usage) => storage.volumes.push((name.clone(), usage)),
+                None => storage.is_lower_bound = true,
+            }
+        }
+        for (name, procs) in &pod.containers {
+            let logs = read_below(self.logs.as_ref(), &[&pod.logs, name], budget);
+            let rootfs = read_rootfs(procs, budget);
+            storage.is_lower_bound |= logs.is_none() || rootfs.is_none();
+            storage.containers.push(ContainerStorage { name: name.clone(), rootfs, logs });
+        }
+        storage
+    }
+}
+
+/// The usage of a directory by the names on the way to it. A directory that is not there uses nothing; nothing is
+/// known of one that cannot be read.
+fn read_below(base: Option<&OwnedFd>, names: &[&str], budget: &mut WalkBudget) -> Option<DiskUsage> {
+    let is_name = |name: &&str| {
+        let mut parts = Path::new(name).components();
+        matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == OsStr::new(name))
+    };
+    // Names are the API's: they must not lead out of the directory of the pod.
+    if !names.iter().all(is_name) {
+        return None;
+    }
+    let path: PathBuf = names.iter().collect();
+    match read_disk_usage(base?.as_fd(), &path, budget) {
+        Err(why) if is_gone(why) => Some(DiskUsage::default()),
+        usage => usage.ok(),
+    }
+}
+
+/// The writable layer of a container: the upper directory of the overlay that one of its processes has as its root.
+fn read_rootfs(procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
+    let text = read_once(procs, PROCS_LIMIT).ok()?;
+    let first = std::str::from_utf8(text.split(|byte| *byte == b'\n').next()?).ok()?;
+    let pid: u32 = first.parse().ok()?;
+    let upper = upper_directory(
+        &read_once(&Path::new("/proc").join(pid.to_string()).join("mountinfo"), MOUNTS_LIMIT).ok()?,
+    )?;
+    read_disk_usage(open(upper.parent()?)?.as_fd(), Path::new(upper.file_name()?), budget).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{pod, policy};
+    use eviction_core::pod::{EmptyDir, Pod};
+    use eviction_core::units::Quantity;
+    use std::fs;
+
+    const MIB: u64 = 1 << 20;
+
+    fn volume(name: &str, medium: &str, limit: Option<&str>) -> Volume {
+        let size_limit = limit.map(|limit| Quantity::parse(limit).unwrap());
+        Volume {
+            name: name.into(),
+            empty_dir: Some(EmptyDir { medium: medium.into(), size_limit }),
+            ..Volume::default()
+        }
+    }
+
+    fn known(volumes: Vec<Volume>) -> KnownPod {
+        KnownPod::new(Pod { volumes, ..pod("uid-1", "10") }, &policy(Vec::new()))
+    }
+
+    fn paths(root: &Path) -> StoragePaths {
+        StoragePaths { kubelet_root: Some(root.join("kubelet")), pod_logs: Some(root.join("logs")) }
+    }
+
+    fn write(root: &Path, path: &str, bytes: u64) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![1; usize::try_from(bytes).unwrap()]).unwrap();
+    }
+
+    fn read(root: &Path, known: &KnownPod) -> (PodStorage, Parts) {
+        let containers = vec![("app".into(), root.join("cgroup.procs"))];
+        let sample = read_pod_storage(&paths(root), &[StorageRequest::new(known, containers)]);
+        (sample.pods["uid-1"].clone(), sample.unmeasured)
+    }
+
+    const VOLUMES: &str = "kubelet/pods/uid-1/volumes/kubernetes.io~empty-dir";
+
+    #[test]
+    fn volumes_and_logs_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let known = known(vec![
+            volume("cache", "", Some("1Mi")),
+            volume("memory", "Memory", None),
+            volume("none", "", None),
+        ]);
+        write(root.path(), &format!("{VOLUMES}/cache/file"), 3 * MIB);
+        write(root.path(), &format!("{VOLUMES}/memory/file"), MIB);
+        let Pod { namespace, name, .. } = &known.pod;
+        write(root.path(), &format!("logs/{namespace}_{name}_uid-1/app/0.log"), 2 * MIB);
+        let (found, unmeasured) = read(root.path(), &known);
+        let volumes: Vec<_> = found
+            .volumes(&known)
+            .map(|(name, it)| (name.to_owned(), it.used.unwrap() / MIB, it.inodes))
+            .collect();
+        assert_eq!(volumes, [("cache".to_owned(), 3, Some(2)), ("none".to_owned(), 0, Some(0))]);
+        let app = found.container("app", &known);
+        assert_eq!((app.logs_used.unwrap() / MIB, app.logs_inodes, app.rootfs_used), (2, Some(2), None));
+        assert_eq!(found.ephemeral_storage(), None, "the writable layer is not known");
+        assert_eq!(unmeasured, Parts { rootfs: true, logs: false, volumes: false });
+    }
+
+    #[test]
+    fn without_a_right_nothing_is_known_and_no_limit_is_exceeded() {
+        let root = tempfile::tempdir().unwrap();
+        let (found, unmeasured) = read(root.path(), &known(vec![volume("cache", "", None)]));
+        assert_eq!(unmeasured, Parts::ALL);
+        assert_eq!((found.volumes.len(), found.ephemeral_storage()), (0, None));
+    }
+
+    #[test]
+    fn a_lower_bound_never_exceeds_a_limit() {
+        let known = known(vec![volume("cache", "", Some("1Mi"))]);
+        let usage = |bytes, is_lower_bound| DiskUsage { bytes, inodes: 1, is_lower_bound };
+        let used = |usage| {
+            let storage = PodStorage { volumes: vec![("cache".into(), usage)], ..PodStorage::default() };
+            let used = storage.volumes(&known).next().unwrap().1.used;
+            (used, storage.ephemeral_storage())
+        };
+        assert_eq!(used(usage(3 * MIB, false)), (Some(3 * MIB), Some(3 * MIB)));
+        assert_eq!(used(usage(3 * MIB, true)), (None, None));
+        assert_eq!(used(usage(MIB, true)), (Some(MIB), None));
+    }
+
+    #[test]
+    fn names_never_lead_out_of_the_directory_of_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "kubelet/secret", MIB);
+        let kubelet = open(&root.path().join("kubelet"));
+        let read = |name: &str| {
+            read_below(
+                kubelet.as_ref(),
+                &["pods", name],
+                &mut WalkBudget { deadline_ns: u64::MAX, inodes: 9 },
+            )
+        };
+        for name in ["..", ".", "../..", "a/../..", "a/b", "/", "", "a/"] {
+            assert_eq!(read(name), None, "{name}");
+        }
+        assert_eq!(read("absent"), Some(DiskUsage::default()));
+    }
+
+    #[test]
+    fn each_pod_gets_a_share_of_the_inodes() {
+        let root = tempfile::tempdir().unwrap();
+        let base = open(root.path());
+        write(root.path(), "a/file", 1);
+        let mut budget = WalkBudget { deadline_ns: u64::MAX, inodes: 1 };
+        assert!(read_below(base.as_ref(), &["a"], &mut budget).unwrap().is_lower_bound);
+        assert_eq!(budget.inodes, 0);
+    }
+
+    #[test]
+    fn the_thread_answers_until_nobody_listens() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), &format!("{VOLUMES}/cache/file"), MIB);
+        let (sender, mut samples) = tokio::sync::mpsc::channel(1);
+        let reader = StorageReader::start(paths(root.path()), sender).unwrap();
+        assert!(reader.ask(vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new())]));
+        let sample = samples.blocking_recv().unwrap();
+        assert!(sample.pods["uid-1"].ephemeral_storage().unwrap() >= MIB);
+        assert!(sample.took_ns > 0 && sample.began_ns <= mono_ns());
+    }
+}

@@ -1,0 +1,216 @@
+//! A pod fills nodefs with bytes or inodes, and a neighbour that uses more of them stays.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::fs::statvfs;
+use serde_json::json;
+use tests::agent::Event;
+use tests::death::Death;
+use tests::file_system::{FileSystem, Kind};
+use tests::node::{MIB, Pod, PodSpec};
+use tests::stamps::Record;
+
+use crate::hard::{MEMORY, PIDS};
+use crate::pods::{self, Bystander};
+use crate::scene::{GUARD, Scene};
+use crate::timeline::Timeline;
+
+const DISK: u64 = 1024 * MIB;
+const VOLUME: &str = "scratch";
+
+/// What runs out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    Bytes,
+    Inodes,
+}
+
+impl Shortage {
+    fn signal(self) -> &'static str {
+        match self {
+            Self::Bytes => "nodefs.available",
+            Self::Inodes => "nodefs.inodesFree",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Inodes => "inodes",
+        }
+    }
+
+    /// How much a process may take before the threshold is met.
+    fn headroom(self) -> u64 {
+        match self {
+            Self::Bytes => 160 * MIB,
+            Self::Inodes => 12_000,
+        }
+    }
+
+    /// What a bystander takes; the first takes more than the runaway.
+    fn of_bystanders(self) -> [u64; 2] {
+        match self {
+            Self::Bytes => [240 * MIB, 16 * MIB],
+            Self::Inodes => [16_000, 500],
+        }
+    }
+
+    fn left(self, path: &Path) -> Result<u64> {
+        let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        Ok(match self {
+            Self::Bytes => stat.f_bavail * stat.f_frsize,
+            Self::Inodes => stat.f_ffree,
+        })
+    }
+
+    /// Arguments of a process that takes so much, this fast.
+    fn arguments(self, volume: &Path, amount: u64, rate: u64) -> Vec<String> {
+        let (mode, option, place, most) = match self {
+            Self::Bytes => ("write", "--file", volume.join("file"), "--size"),
+            Self::Inodes => ("create", "--dir", volume.to_owned(), "--max"),
+        };
+        let [amount, rate] = [amount, rate].map(|number| number.to_string());
+        [mode, option, &place.display().to_string(), most, &amount, "--rate", &rate].map(str::to_owned).into()
+    }
+
+    fn rate(self) -> u64 {
+        match self {
+            Self::Bytes => 256 * MIB,
+            Self::Inodes => 20_000,
+        }
+    }
+
+    fn said(self) -> &'static str {
+        match self {
+            Self::Bytes => "written",
+            Self::Inodes => "created",
+        }
+    }
+}
+
+pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage) -> Result<()> {
+    let disk = disk(scene)?;
+    let mut node = scene.node(MEMORY, PIDS)?;
+    let with_volume = |spec: PodSpec| PodSpec { volume: Some(VOLUME), ..spec };
+    let checkout = node.add(with_volume(PodSpec { storage_request_mib: 400, ..pods::checkout() }))?;
+    let etcd = node.add(with_volume(pods::etcd()))?;
+    let report = node.add(with_volume(PodSpec { storage_request_mib: 16, ..pods::report() }))?;
+    let kubelet = disk.path().join("kubelet");
+    let volumes = node.pods.iter().map(|pod| volume(&kubelet, pod)).collect::<Result<Vec<_>>>()?;
+    let mut bystanders = Vec::new();
+    for (index, amount) in [checkout, etcd].into_iter().zip(shortage.of_bystanders()) {
+        let arguments = shortage.arguments(&volumes[index], amount, 0);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let pod = &node.pods[index];
+        let process = scene.settled(pod.first()?, &arguments, shortage.said())?;
+        bystanders.push(Bystander::new(pod, process));
+    }
+    let threshold = shortage.left(disk.path())?.saturating_sub(shortage.headroom());
+    describe(scene, shortage, threshold);
+    let config = json!({"evictionHard": {shortage.signal(): threshold.to_string()}});
+    let mut options = scene.options(&node, &config)?;
+    let paths = [("--nodefs", disk.path().to_owned()), ("--kubelet-root-dir", kubelet)];
+    options.more =
+        paths.iter().flat_map(|(option, path)| [(*option).to_owned(), path.display().to_string()]).collect();
+    let mut agent = scene.start(&options, "nodefs")?;
+    let kills_before = node.oom_kills()?;
+
+    let stamps = node.file("stamps-disk");
+    let mut arguments = shortage.arguments(&volumes[report], 2 * shortage.headroom(), shortage.rate());
+    arguments.extend(["--stamps".to_owned(), stamps.display().to_string()]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let pod = &node.pods[report];
+    let mut runaway = scene.process(pod.first()?, &arguments)?;
+    let before = shortage.left(disk.path())?;
+    let death = Death::of(&pod.group, runaway.pid())?;
+    runaway.go()?;
+    let Some(decision) = scene.eviction(&mut agent, shortage.signal(), pod)? else {
+        return Ok(());
+    };
+    let dead = death.at(scene.interrupt, GUARD)?;
+    put_down(scene, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
+
+    // The kubelet removes the volumes of a pod that has ended.
+    fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
+    let left = shortage.left(disk.path())?;
+    let expected = format!("nodefs has its {} back", shortage.unit());
+    scene.check(expected, left >= threshold, format_args!("{left} of {threshold}"));
+
+    // Time for a second victim to be chosen, were the first not enough for the agent.
+    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    let reasons = ["it uses more, within its request", "critical, being static"];
+    for (bystander, why) in bystanders.iter_mut().zip(reasons) {
+        bystander.check(scene, why)?;
+    }
+    pods::check_one_eviction(scene, &node, kills_before, agent, (shortage.signal(), report))
+}
+
+/// An ext4 on a loop device, or a file system in memory where there can be none.
+fn disk(scene: &mut Scene<'_>) -> Result<FileSystem> {
+    scene.interrupt.check()?;
+    let disk = match FileSystem::new(Kind::Ext4, DISK, "eviction-demo-disk") {
+        Ok(disk) => disk,
+        Err(error) => {
+            scene
+                .printer
+                .line("disk", format_args!("a tmpfs stands for nodefs: no loop mount here: {error:#}"));
+            FileSystem::new(Kind::Tmpfs, DISK, "eviction-demo-disk").map_err(|error| {
+                crate::scene::Skip(format!("no file system can be mounted here: {error:#}"))
+            })?
+        }
+    };
+    scene.value("file_system", disk.kind().name());
+    Ok(disk)
+}
+
+/// Makes the emptyDir volume of a pod.
+fn volume(kubelet: &Path, pod: &Pod) -> Result<PathBuf> {
+    let path =
+        kubelet.join("pods").join(pod.uid_in_path()).join("volumes/kubernetes.io~empty-dir").join(VOLUME);
+    fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+    Ok(path)
+}
+
+fn describe(scene: &Scene<'_>, shortage: Shortage, threshold: u64) {
+    let (signal, unit, headroom) = (shortage.signal(), shortage.unit(), shortage.headroom());
+    scene
+        .printer
+        .line("node", format_args!("{signal} is below {threshold} once {headroom} {unit} are taken"));
+    let [checkout, etcd] = shortage.of_bystanders();
+    scene.printer.line("pod", format_args!("shop/checkout     {checkout} {unit}, 400Mi requested"));
+    scene.printer.line("pod", format_args!("kube-system/etcd  {etcd} {unit}: critical, being static"));
+    let rate = shortage.rate();
+    scene.printer.line("pod", format_args!("batch/report      takes {rate} {unit} a second, 16Mi requested"));
+}
+
+fn put_down(
+    scene: &mut Scene<'_>,
+    shortage: Shortage,
+    record: &Record,
+    headroom: u64,
+    decision: &Event,
+    dead: u64,
+) -> Result<()> {
+    let unit = shortage.unit();
+    let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
+    scene.timeline = Timeline::crossed(crossed, "the threshold was crossed, by the runaway's own statfs");
+    scene.mark_decision(decision);
+    scene.timeline.mark("dead", dead, "its last process was gone");
+    scene.printer.timeline(scene);
+    let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
+    let beyond = record.bytes_at(decided).saturating_sub(headroom);
+    scene.check(
+        "after the crossing, not before",
+        decided >= record.reached(headroom.saturating_sub(1)).unwrap_or(crossed).min(crossed),
+        format_args!("{} µs too early", crossed.saturating_sub(decided) / 1000),
+    );
+    scene.value("victim", decision.pod());
+    scene.value(&format!("overshoot_at_decision_{unit}"), beyond);
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The agent as it is shipped, on a node whose nodefs is a file system of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::file_system::{FileSystem, Kind};
+use tests::interrupt::Interrupt;
+use tests::node::{Node, PodSpec};
+use tests::process::wait_until;
+use tests::workload::Workload;
+
+use crate::{MIB, mount};
+
+const GUARD: Duration = Duration::from_secs(60);
+const VOLUME: &str = "scratch";
+
+fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
+    PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..PodSpec::new("shop", name, &["main"], 8) }
+}
+
+fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
+    let path = disk.path().join("kubelet/pods").join(node.pods[pod].uid());
+    let path = path.join("volumes/kubernetes.io~empty-dir").join(VOLUME);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A process in a pod that has a file of so many MiB in its volume.
+fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
+    let file = volume(disk, node, pod).join("file").display().to_string();
+    let group = &node.pods[pod].containers[0].group;
+    let size = (mib * MIB).to_string();
+    let arguments = ["write", "--file", &file, "--size", &size];
+    let mut writer = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    writer.go().unwrap();
+    writer.wait_event("written").unwrap();
+    writer
+}
+
+fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
+    let mut options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
+    options.more = vec!["--nodefs".to_owned(), disk.path().display().to_string()];
+    if with_root {
+        let root = disk.path().join("kubelet").display().to_string();
+        options.more.extend(["--kubelet-root-dir".to_owned(), root]);
+    }
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+macro_rules! node {
+    () => {
+        match Node::new("disk", 384 * MIB, 200) {
+            Ok(node) => node,
+            Err(error) => tests::skip!("no cgroups can be made here: {error:#}"),
+        }
+    };
+}
+
+fn is_decision(event: &Event) -> bool {
+    event.kind() == "eviction_decision"
+}
+
+#[test]
+fn a_pod_above_the_limit_of_its_volume_goes_and_one_below_stays() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let (above, below) = (node.add(pod("above", Some(8))).unwrap(), node.add(pod("below", Some(8))).unwrap());
+    let (_above, mut stays) = (writer(&disk, &node, above, 9), writer(&disk, &node, below, 7));
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
+    assert_eq!((decision.pod(), decision.text("eviction_message")), ("shop/above".to_owned(), message));
+    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+    agent.wait_for("its end", GUARD, is_end).unwrap();
+    assert!(stays.process().is_running().unwrap());
+    let decisions = agent.heard().unwrap().iter().filter(|event| is_decision(event)).count();
+    assert_eq!(decisions, 1);
+    agent.stop().unwrap();
+}
+
+/// Without the right to read what pods use, nobody is evicted for a disk; the signal and the condition are there.
+#[test]
+fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let hog = node.add(pod("hog", Some(1))).unwrap();
+    let mut hog = writer(&disk, &node, hog, 128);
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}), false);
+    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
+    agent.wait_for("the threshold", GUARD, is_met).unwrap();
+    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
+    let before = syncs();
+    wait_until("three more syncs", || syncs() >= before + 3.0).unwrap();
+    let metrics = agent.metrics().unwrap();
+    let signal = &[("eviction_signal", "nodefs.available")];
+    let available = metrics.sum("eviction_agent_signal_available_bytes", signal);
+    assert!(available > 0.0 && available < (256 * MIB) as f64, "{available}");
+    assert_eq!(metrics.sum("eviction_agent_node_condition", &[("condition", "DiskPressure")]), 1.0);
+    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    assert!(hog.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
