@@ -35,18 +35,17 @@ use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, State, StateSender};
+use super::executors::{killer, rate_limits};
 use super::file_watch::FileWatch;
-use super::hands::{executor, pacing};
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memcg_v1::MemcgV1Threshold;
 use super::monitor::BpfMonitor;
 use super::oom_counters::OomCounters;
-use super::persisted::{self, PersistedState};
 use super::pod_activity::TaskTotals;
 use super::psi_triggers::PsiTriggers;
 use super::realtime;
-use super::state::RestoredState;
+use super::state::{self, PersistedState, RestoredState};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
@@ -132,7 +131,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let pacing = pacing(policy.rules.victims);
+    let rate_limits = rate_limits(policy.rules.victims);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
     // One client for all requests: what it keeps warm serves each of them.
     let connects = action.asks_server() || options.cluster.is_some();
@@ -142,20 +141,21 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         if action.asks_server() {
             let access = cluster.client.access();
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
-            evictions = Some(cluster.evictions(eviction_requests, action, pacing.clone(), told.clone())?);
+            evictions =
+                Some(cluster.evictions(eviction_requests, action, rate_limits.clone(), told.clone())?);
         }
         // Only an agent that acts writes to the node's object.
         if options.cluster.is_some() && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }
-    let executor = executor(&root, action, pacing, told, metrics)?;
+    let executor = killer(&root, action, rate_limits, told, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (keep, kept, recalled) = persisted::open(options, state_dir.as_deref(), action, metrics)?;
+    let (keep, kept, recalled) = state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
     let plan = Plan {

@@ -1,4 +1,5 @@
-//! What `run` prints: one line an event, as text or JSON. docs/reference/events.md is its contract.
+//! What `run` prints: one line for each event, as text or JSON. docs/reference/events.md is its contract.
+#![expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 
 mod cgroup_owner;
 mod kernel_kill;
@@ -73,7 +74,7 @@ pub enum Event {
     /// A step of carrying out an eviction decision.
     EvictionProgress(EvictionProgress),
     /// A BPF program killed a process by an armed kill order.
-    KernelKill(Box<KernelKill>),
+    KernelKill(KernelKill),
     /// The kernel's OOM killer killed a process.
     OomKill(Box<OomKill>),
     /// A container terminated, and why.
@@ -91,9 +92,9 @@ pub enum Event {
     /// Events of BPF programs were lost or invalid.
     BpfEventsLost(BpfEventsLost),
     /// A cgroup forks too fast, or is near its limit of tasks.
-    TaskAlarm(Box<TaskAlarm>),
+    TaskAlarm(TaskAlarm),
     /// A cgroup is near its memory limit, or no longer.
-    MemoryLimit(Box<MemoryLimit>),
+    MemoryLimit(MemoryLimit),
     /// The API server became unreachable, or reachable again.
     KubeApi(KubeApi),
     /// The agent ends.
@@ -102,7 +103,6 @@ pub enum Event {
 
 /// See [`Event::Started`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Started {
     pub version: &'static str,
     pub action: &'static str,
@@ -119,7 +119,6 @@ pub struct Started {
 
 /// See [`Event::Backend`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Backend {
     pub source: String,
     pub backend: String,
@@ -136,7 +135,6 @@ impl Backend {
 
 /// See [`Event::Pods`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Pods {
     pub pods_known: usize,
     pub with_cgroup: usize,
@@ -182,7 +180,6 @@ impl Pods {
 
 /// See [`Event::Threshold`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Threshold {
     pub signal: &'static str,
     pub threshold: &'static str,
@@ -197,7 +194,6 @@ pub struct Threshold {
 
 /// See [`Event::Condition`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Condition {
     pub condition: &'static str,
     pub status: &'static str,
@@ -205,7 +201,6 @@ pub struct Condition {
 
 /// See [`Event::EvictionDecision`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct EvictionDecision {
     pub id: u64,
     pub decision_id: String,
@@ -241,7 +236,6 @@ pub struct EvictionDecision {
 
 /// One of the ranked pods; the first one is evicted first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Candidate {
     #[serde(flatten)]
     pub pod: PodRef,
@@ -260,7 +254,6 @@ pub struct Candidate {
 
 /// See [`Event::EvictionProgress`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct EvictionProgress {
     pub id: u64,
     pub decision_id: String,
@@ -278,7 +271,6 @@ pub struct EvictionProgress {
 
 /// See [`Event::SignalReadError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct SignalReadError {
     pub signal: &'static str,
     pub error: String,
@@ -286,7 +278,6 @@ pub struct SignalReadError {
 
 /// See [`Event::SignalUnavailable`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct SignalUnavailable {
     pub signal: &'static str,
     pub state: &'static str,
@@ -294,7 +285,6 @@ pub struct SignalUnavailable {
 
 /// See [`Event::ReadingRejected`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct ReadingRejected {
     pub signal: &'static str,
     pub reason: &'static str,
@@ -303,8 +293,7 @@ pub struct ReadingRejected {
 }
 
 /// See [`Event::ConfigChange`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConfigChange {
     pub state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -319,9 +308,16 @@ pub struct ConfigChange {
     pub errors_omitted: usize,
 }
 
+impl ConfigChange {
+    /// A changed configuration that cannot be used, with everything that is wrong with it.
+    pub(crate) fn invalid(errors: Vec<String>) -> Self {
+        let (errors, errors_omitted) = bounded(errors.into_iter());
+        Self { state: "invalid", errors, errors_omitted, ..Self::default() }
+    }
+}
+
 /// See [`Event::BpfEventsLost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct BpfEventsLost {
     pub lost: u64,
     pub invalid: u64,
@@ -330,7 +326,6 @@ pub struct BpfEventsLost {
 
 /// See [`Event::Stopped`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct Stopped {
     pub reason: String,
 }

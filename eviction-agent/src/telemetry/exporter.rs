@@ -1,6 +1,4 @@
-//! The slow side of the queue: notes become lines on standard output and metrics.
-//!
-//! Everything that people see is made here from the same decision.
+//! Makes event lines, metrics and Kubernetes Events of what comes through the queue.
 
 mod decision;
 mod files;
@@ -39,8 +37,8 @@ use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
 
-/// Sources of memory beside the programs that can be lost while running.
-const BESIDE: [&str; 3] = ["usage", "pressure", "limits"];
+/// Sources without BPF programs whose backend may fail while running.
+const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct TelemetryExporter {
@@ -48,7 +46,7 @@ pub(crate) struct TelemetryExporter {
     printer: Printer,
     recorder: Option<Recorder>,
     metrics: Arc<Metrics>,
-    names: DecisionIds,
+    decision_ids: DecisionIds,
     clock: Clock,
     sources: Vec<BackendLabels>,
     /// Thresholds that are met, each by its signal and whether it is hard.
@@ -60,11 +58,11 @@ pub(crate) struct TelemetryExporter {
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
     status: EngineStatus,
-    /// Told when another configuration came into force.
+    /// Notified when another configuration comes into force.
     took_effect: Arc<Notify>,
     pods: event_log::Pods,
     losses: BpfLosses,
-    tallies: PodRateExporter,
+    pod_rates: PodRateExporter,
     status_mismatch: StatusMismatch,
     /// Kubernetes Events, where the agent writes them.
     events: Option<EventSink>,
@@ -81,14 +79,14 @@ impl TelemetryExporter {
         output: Output,
         printer: Printer,
         metrics: Arc<Metrics>,
-        names: DecisionIds,
+        decision_ids: DecisionIds,
         took_effect: Arc<Notify>,
         events: Option<EventSink>,
     ) -> Self {
         for condition in CONDITIONS {
             metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
         }
-        // A series that begins with its first event has not increased, for those who ask how much it did.
+        // increase() does not see a series that begins with 1.
         for result in progress::ALL {
             metrics.eviction_results.get_or_create(&ResultLabels { result });
         }
@@ -120,7 +118,7 @@ impl TelemetryExporter {
             printer,
             recorder: None,
             metrics,
-            names,
+            decision_ids,
             clock: Clock::start(),
             sources: Vec::new(),
             met: Vec::new(),
@@ -132,7 +130,7 @@ impl TelemetryExporter {
             took_effect,
             pods: event_log::Pods::default(),
             losses: BpfLosses::default(),
-            tallies: PodRateExporter::default(),
+            pod_rates: PodRateExporter::default(),
             status_mismatch: StatusMismatch::default(),
             events,
             files: SignalFiles::default(),
@@ -156,22 +154,22 @@ impl TelemetryExporter {
         Self { recorder, ..self }
     }
 
-    /// Takes the notes of the reaction until it is gone, and those of the main thread beside.
+    /// Takes the events of the control loop until it is gone, and those of the main thread.
     ///
     /// # Errors
-    /// If the reaction's queue cannot be watched.
+    /// If the control loop's queue cannot be watched.
     pub(crate) async fn run(
         mut self,
-        mut notes: Receiver<TelemetryEvent>,
+        mut queue: Receiver<TelemetryEvent>,
         mut own: mpsc::Receiver<TelemetryEvent>,
     ) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::because("watch the queue of notes", &error);
-        let bell = notes.bell().and_then(register).map_err(failed)?;
+        let failed = |error: std::io::Error| Failure::because("watch the telemetry queue", &error);
+        let bell = queue.bell().and_then(register).map_err(failed)?;
         loop {
-            match notes.next() {
-                Next::Value(note) => {
-                    self.take(note);
-                    // Whatever the storm, others on this thread have their turn.
+            match queue.next() {
+                Next::Value(event) => {
+                    self.take(event);
+                    // Other tasks on this thread must run, however many events there are.
                     tokio::task::coop::consume_budget().await;
                     continue;
                 }
@@ -180,7 +178,7 @@ impl TelemetryExporter {
             }
             tokio::select! {
                 rung = take_count(&bell) => drop(rung.map_err(failed)?),
-                Some(note) = own.recv() => self.take(note),
+                Some(event) = own.recv() => self.take(event),
             }
         }
     }
@@ -214,21 +212,11 @@ impl TelemetryExporter {
         }
     }
 
-    fn take(&mut self, note: TelemetryEvent) {
-        match note {
+    fn take(&mut self, event: TelemetryEvent) {
+        match event {
             TelemetryEvent::Decision(decision) => self.decision(&decision),
-            TelemetryEvent::Outcome(update) => self.progress(update),
-            TelemetryEvent::OomKill(kill, at) => {
-                self.count_kills(&kill);
-                if let Some(events) = &self.events {
-                    events.oom_kill(&kill, self.clock.shown(at.wall));
-                }
-                self.publish(at.wall, Event::OomKill(kill));
-            }
-            TelemetryEvent::KernelKill(mut kill, at) => {
-                kill.decision_id = kill.id.map(|id| self.names.of(id));
-                self.publish(at.wall, Event::KernelKill(kill));
-            }
+            TelemetryEvent::Progress(update) => self.progress(update),
+            TelemetryEvent::Event(event, at) => self.event(*event, at),
             TelemetryEvent::Terminated(terminated, at) => self.terminated(terminated, at),
             TelemetryEvent::LateStatus(end, at) => self.late_status(&end, at),
             TelemetryEvent::Unknown(signal, Some(why), at) => {
@@ -239,7 +227,7 @@ impl TelemetryExporter {
             TelemetryEvent::Unknown(_, None, _) => {}
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
                 self.files.follow_pods(pods_root.as_deref());
-                // A list that was good again ends the error; what only the tree tells does not.
+                // Only a list that was read anew ends the error.
                 let error = self.pods.error.take().filter(|_| !reread);
                 self.pods(event_log::Pods { error, ..pods }, reread, at);
             }
@@ -247,35 +235,29 @@ impl TelemetryExporter {
                 self.pods.error = Some(error);
                 self.publish(at.wall, Event::Pods(self.pods.clone()));
             }
-            TelemetryEvent::ConfigurationInvalid(errors, at) => {
-                let state = "invalid";
-                let (errors, errors_omitted) = event_log::bounded(errors.into_iter());
-                let event = event_log::ConfigChange {
-                    state,
-                    until: None,
-                    would_evict: Vec::new(),
-                    would_evict_omitted: 0,
-                    errors,
-                    errors_omitted,
-                };
-                self.publish(at.wall, Event::ConfigChange(event));
-            }
             TelemetryEvent::Lost(losses, at) => self.lost(*losses, at),
-            TelemetryEvent::TaskAlarm(tasks, at) => {
-                self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: tasks.alarm }).inc();
-                self.publish(at.wall, Event::TaskAlarm(tasks));
-            }
-            TelemetryEvent::MemoryLimit(limit, at) => self.publish(at.wall, Event::MemoryLimit(limit)),
-            TelemetryEvent::Tally(tallies, at) => self.tallies.take(tallies, at, &self.metrics),
+            TelemetryEvent::PodActivity(deltas, at) => self.pod_rates.take(deltas, at, &self.metrics),
             TelemetryEvent::PodMemory(pods) => pod_memory::export(&pods, &self.metrics),
-            TelemetryEvent::ApiServer(reach, at) => {
-                self.publish(at.wall, Event::KubeApi(event_log::KubeApi::from(reach)));
-            }
-            TelemetryEvent::Backend(backend, at) => {
-                self.backend(&backend);
-                self.publish(at.wall, Event::Backend(backend));
-            }
         }
+    }
+
+    /// Counts and publishes an event that needs no more than its own fields.
+    fn event(&mut self, mut event: Event, at: Instant) {
+        match &mut event {
+            Event::OomKill(kill) => {
+                self.count_kills(kill);
+                if let Some(events) = &self.events {
+                    events.oom_kill(kill, self.clock.shown(at.wall));
+                }
+            }
+            Event::KernelKill(kill) => kill.decision_id = kill.id.map(|id| self.decision_ids.of(id)),
+            Event::TaskAlarm(alarm) => {
+                self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: alarm.alarm }).inc();
+            }
+            Event::Backend(backend) => self.backend(backend),
+            _ => {}
+        }
+        self.publish(at.wall, event);
     }
 
     /// Exports the backend that a source uses, in place of the one that it used before.
@@ -294,15 +276,15 @@ impl TelemetryExporter {
         let is_degraded = backend == event_log::NO_BACKEND || preferred.is_some();
         let labels = SourceLabels { source: source.clone() };
         self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
-        let may_be_lost =
-            EventClass::ALL.map(EventClass::name).contains(&&*now.source) || BESIDE.contains(&&*now.source);
+        let may_be_lost = EventClass::ALL.map(EventClass::name).contains(&&*now.source)
+            || WITHOUT_PROGRAMS.contains(&&*now.source);
         if may_be_lost && backend != event_log::NO_BACKEND {
             self.metrics.backend_failures.get_or_create(&now);
         }
         self.sources.push(now);
     }
 
-    /// The note has totals: one that was dropped takes nothing away.
+    /// The losses are totals, so a dropped event loses none.
     fn lost(&mut self, losses: BpfLosses, at: Instant) {
         let BpfLosses { lost, invalid, programs } = losses;
         if programs != self.losses.programs {

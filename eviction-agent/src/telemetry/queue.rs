@@ -1,7 +1,7 @@
-//! What the reaction thread tells the slow side, through a bounded queue.
+//! What the control loop sends to telemetry, through a bounded queue.
 //!
-//! When the queue is full the note is lost and counted: the reaction never waits, neither for room
-//! nor for a lock.
+//! When the queue is full, an event is dropped and counted: the control loop never waits, neither for room nor for a
+//! lock.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::decision::Decision;
-use eviction_core::input::ApiReachability;
-use eviction_core::oom::{ContainerEnded, ContainerTerminated, OomKill};
+use eviction_core::oom::{ContainerEnded, ContainerTerminated};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillRejection, KillUpdate};
 use eviction_core::reading::UnknownReason;
@@ -22,7 +21,7 @@ use eviction_core::time::Timestamp;
 
 use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, lane};
-use crate::telemetry::event_log;
+use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::pod_memory::PodMemory;
 use crate::telemetry::pod_rates::PodTaskDelta;
 use eviction_bpf::LossCounters;
@@ -35,17 +34,15 @@ const QUEUE: usize = 1024;
 /// Decisions that wait for their record, at most: each has the values of all pods.
 const DECISIONS: usize = 16;
 
-/// Something that people or metrics should know.
+/// What is to be published or counted.
 #[derive(Debug)]
 pub(crate) enum TelemetryEvent {
     /// A decision in which something changed: thresholds, conditions, or a pod was selected.
     Decision(Box<DecisionEvent>),
-    /// What came of an eviction.
-    Outcome(EvictionUpdate),
-    /// The kernel killed a process.
-    OomKill(Box<OomKill>, Instant),
-    /// A BPF program killed a process by an armed kill order, at this instant.
-    KernelKill(Box<event_log::KernelKill>, Instant),
+    /// A step of an eviction.
+    Progress(EvictionUpdate),
+    /// An event that is published as it is, with the metrics that belong to it.
+    Event(Box<Event>, Instant),
     /// The cause of a container's termination was decided at this time.
     Terminated(Box<ContainerTerminated>, Timestamp),
     /// The status of a container came after the cause was decided, at this time.
@@ -55,24 +52,14 @@ pub(crate) enum TelemetryEvent {
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.
     /// `pods_root`: the folder of the group of all pods.
     Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Instant },
-    /// The pods file cannot be used any more; why.
+    /// The pods file cannot be used any more, and why.
     PodsInvalid(String, Instant),
-    /// A changed configuration cannot be used; everything that is wrong with it.
-    ConfigurationInvalid(Vec<String>, Instant),
-    /// What the kernel side lost, in all.
+    /// What the BPF programs lost, in all.
     Lost(Box<BpfLosses>, Instant),
-    /// A cgroup forks too fast or is near its limit of tasks.
-    TaskAlarm(Box<event_log::TaskAlarm>, Instant),
-    /// A cgroup is near its memory limit, or no longer.
-    MemoryLimit(Box<event_log::MemoryLimit>, Instant),
     /// What the tasks of pods did since the last one.
-    Tally(Vec<PodTaskDelta>, Instant),
+    PodActivity(Vec<PodTaskDelta>, Instant),
     /// The memory of pods, the first to be evicted first.
     PodMemory(Vec<PodMemory>),
-    /// The API server can be asked, or cannot any more.
-    ApiServer(ApiReachability, Instant),
-    /// A source has another backend now.
-    Backend(event_log::Backend, Instant),
 }
 
 /// The events that the loaded BPF programs lost in all.
@@ -118,7 +105,7 @@ impl DecisionEvent {
     }
 }
 
-/// What came of a decision, one step of it.
+/// A step of an eviction.
 #[derive(Debug)]
 pub(crate) struct EvictionUpdate {
     pub(crate) id: u64,
@@ -128,14 +115,14 @@ pub(crate) struct EvictionUpdate {
     pub(crate) step: Step,
 }
 
-/// A step of an eviction, or why there is none.
+/// What the executor reports, or why it refused.
 #[derive(Debug)]
 pub(crate) enum Step {
     Progress(KillUpdate),
     Refused(KillRejection),
 }
 
-/// The reaction's end of the queue.
+/// The control loop's end of the queue.
 #[derive(Debug)]
 pub(crate) struct TelemetryQueue {
     queue: Sender<TelemetryEvent>,
@@ -148,7 +135,7 @@ impl TelemetryQueue {
     /// If there can be no queue.
     pub(crate) fn new(metrics: &Metrics) -> Result<(Self, Receiver<TelemetryEvent>), Failure> {
         let (mut queue, mut receiver) =
-            lane(QUEUE).map_err(|error| Failure::because("make the queue of notes", &error))?;
+            lane(QUEUE).map_err(|error| Failure::because("make the telemetry queue", &error))?;
         queue.touch(&mut receiver, || {
             TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
         });
@@ -157,8 +144,8 @@ impl TelemetryQueue {
     }
 
     /// Never waits: what does not fit is dropped and counted.
-    pub(crate) fn send(&mut self, note: TelemetryEvent) {
-        if self.queue.send(note).is_err() {
+    pub(crate) fn send(&mut self, event: TelemetryEvent) {
+        if self.queue.send(event).is_err() {
             self.lose();
         }
     }

@@ -72,7 +72,7 @@ fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
         }
     };
     let (would_evict, would_evict_omitted) = event_log::bounded(would_evict.into_iter());
-    ConfigChange { state, until, would_evict, would_evict_omitted, errors: Vec::new(), errors_omitted: 0 }
+    ConfigChange { state, until, would_evict, would_evict_omitted, ..ConfigChange::default() }
 }
 
 #[cfg(test)]

@@ -126,24 +126,27 @@ pub struct Deficit {
 }
 
 /// A pod that goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlannedVictim {
-    /// Its place among the pods of the evaluation.
-    pub pod: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedVictim<Pod = u32> {
+    /// The pod: in a decision its index among the pods of the evaluation, in a record its name.
+    pub pod: Pod,
     /// What it is expected to free.
+    #[serde(flatten)]
     pub release: ExpectedRelease,
 }
 
 /// A pod that was skipped for one that ranks behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SkippedVictim {
-    /// Its place among the pods of the evaluation.
-    pub pod: u32,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedVictim<Pod = u32> {
+    /// The pod, as in [`PlannedVictim`].
+    pub pod: Pod,
     /// Why.
     pub why: SkipReason,
     /// What it would free.
+    #[serde(flatten)]
     pub release: ExpectedRelease,
     /// What was lacking at its turn.
+    #[serde(rename = "open")]
     pub remaining: i64,
 }
 
@@ -215,9 +218,10 @@ pub(crate) fn is_negligible(amount: i64, open: i64) -> bool {
 }
 
 /// How much of what a signal measures comes free when a pod is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpectedRelease {
     /// In bytes, inodes or processes; never negative.
+    #[serde(rename = "release")]
     pub amount: i64,
     /// How that is known.
     pub basis: Basis,

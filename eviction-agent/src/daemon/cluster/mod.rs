@@ -24,8 +24,8 @@ use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
 use super::control_loop::Command;
-use super::persisted::read_boot_id;
 use super::state::DurableRevision;
+use super::state::read_boot_id;
 use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::event_log;

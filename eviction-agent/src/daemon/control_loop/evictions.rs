@@ -256,7 +256,7 @@ impl ControlLoop {
 
     pub(super) fn tell_step(&mut self, it: &InFlightEviction, step: Step) {
         let Some(id) = it.decision else { return };
-        self.notes.send(TelemetryEvent::Outcome(EvictionUpdate {
+        self.notes.send(TelemetryEvent::Progress(EvictionUpdate {
             id,
             pod: Arc::clone(&it.pod),
             signal: it.signal(),

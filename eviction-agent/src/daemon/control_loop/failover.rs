@@ -7,6 +7,7 @@ use super::super::failover::BackendFailure;
 use super::super::monitor::{BackendChanged, BpfMonitor};
 use super::super::startup::source_event;
 use super::ControlLoop;
+use crate::telemetry::event_log::Event;
 use crate::telemetry::queue::TelemetryEvent;
 
 impl ControlLoop {
@@ -46,7 +47,8 @@ impl ControlLoop {
 
     fn tell_sources(&mut self, sources: Vec<BackendInfo>) {
         for info in sources {
-            self.notes.send(TelemetryEvent::Backend(source_event(info), self.clock.now()));
+            self.notes
+                .send(TelemetryEvent::Event(Box::new(Event::Backend(source_event(info))), self.clock.now()));
         }
     }
 }

@@ -177,7 +177,7 @@ impl ControlLoop {
             killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
         };
-        self.notes.send(TelemetryEvent::KernelKill(Box::new(told), carried_out));
+        self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::KernelKill(told)), carried_out));
     }
 
     /// The evictions of a pod that are under way.

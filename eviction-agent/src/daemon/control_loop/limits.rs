@@ -150,7 +150,8 @@ impl ControlLoop {
             mono_ns: at_ns,
             near_limit_us: near_ns.map(|ns| ns / 1000),
         };
-        self.notes.send(TelemetryEvent::MemoryLimit(Box::new(told), self.clock.at(at_ns)));
+        self.notes
+            .send(TelemetryEvent::Event(Box::new(event_log::Event::MemoryLimit(told)), self.clock.at(at_ns)));
     }
 
     /// Whether what a pod has is that of one container, with the same limit.

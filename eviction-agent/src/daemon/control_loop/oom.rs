@@ -14,6 +14,7 @@ use super::super::oom_attribution::{KillCgroups, describe};
 use super::super::oom_counters::{CountedKills, GroupKills};
 use super::super::realtime;
 use super::ControlLoop;
+use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::{Instant, mono_ns};
 
@@ -81,7 +82,7 @@ impl ControlLoop {
         let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
-            self.notes.send(TelemetryEvent::OomKill(kill, killed));
+            self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
         }
     }
 
@@ -92,7 +93,7 @@ impl ControlLoop {
     /// Publishes group kills of which no more victims are reported.
     pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
         for (kill, killed) in self.state.oom_groups.take_complete(now_ns) {
-            self.notes.send(TelemetryEvent::OomKill(kill, killed));
+            self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
         }
     }
 
@@ -157,7 +158,7 @@ impl ControlLoop {
         }
         let Some(mut kill) = last else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
-        self.notes.send(TelemetryEvent::OomKill(kill, at));
+        self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), at));
         self.note_tree_change();
     }
 

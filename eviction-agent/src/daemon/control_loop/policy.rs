@@ -10,7 +10,7 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
 
-use super::super::hands::pacing;
+use super::super::executors::rate_limits;
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_core::threshold::ThresholdLevels;
@@ -62,9 +62,9 @@ impl ControlLoop {
 
     /// Who waits for whom is another matter now; those under way are so still.
     fn follow_pace(&mut self, victims: VictimsPerSync) {
-        self.executor.follow(pacing(victims));
+        self.executor.follow(rate_limits(victims));
         if let Some(evictions) = &mut self.evictions {
-            evictions.follow(pacing(victims));
+            evictions.follow(rate_limits(victims));
         }
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];

@@ -6,6 +6,7 @@ use eviction_bpf::{Alarm, TaskAlarm};
 
 use super::super::pod_activity::describe;
 use super::ControlLoop;
+use crate::telemetry::event_log::Event;
 use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::sampler::CompleteSample;
 
@@ -23,7 +24,7 @@ impl ControlLoop {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns);
-            self.notes.send(TelemetryEvent::TaskAlarm(Box::new(told), at));
+            self.notes.send(TelemetryEvent::Event(Box::new(Event::TaskAlarm(told)), at));
         }
     }
 
@@ -48,8 +49,8 @@ impl ControlLoop {
         // The machine's line is held against forks less exits, which tasks that are not reaped are not in.
         self.state.tasks_told = true;
         let Some((programs, kernel)) = self.hook.kernel() else { return };
-        if let Some(tallies) = self.tally.take(kernel, programs, now_ns, &self.eyes.sampler, &self.roster) {
-            self.notes.send(TelemetryEvent::Tally(tallies, self.clock.now()));
+        if let Some(deltas) = self.tally.take(kernel, programs, now_ns, &self.eyes.sampler, &self.roster) {
+            self.notes.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
 use crate::daemon::{realtime, startup};
 use crate::error::Failure;
+use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::http::Health;
 use crate::telemetry::metrics::{Metrics, Queue};
@@ -120,6 +121,10 @@ impl Daemon {
         }
     }
 
+    fn publish_event(&self, event: Event) {
+        self.publish(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+    }
+
     async fn update_pods(&mut self, change: Result<PodIndex, String>) {
         match change {
             Ok(pods) => {
@@ -149,14 +154,14 @@ impl Daemon {
                         "the changed configuration cannot be used; the last good one stays"
                     );
                 }
-                self.publish(TelemetryEvent::ConfigurationInvalid(errors, self.clock.now()));
+                self.publish_event(Event::ConfigChange(ConfigChange::invalid(errors)));
             }
         }
     }
 
     async fn update_reachability(&mut self, reach: ApiReachability) {
         self.metrics.kube_api_up.set(i64::from(reach == ApiReachability::Reachable));
-        self.publish(TelemetryEvent::ApiServer(reach, self.clock.now()));
+        self.publish_event(Event::KubeApi(reach.into()));
         self.command(Command::ApiServer(reach)).await;
     }
 
@@ -164,7 +169,7 @@ impl Daemon {
     fn step_down(&self) {
         let info = realtime::step_down(self.control_loop.id);
         tracing::error!(rung = info.rung, reason = info.reason, "the control loop loses real-time priority");
-        self.publish(TelemetryEvent::Backend(startup::source_event(info), self.clock.now()));
+        self.publish_event(Event::Backend(startup::source_event(info)));
     }
 
     /// Stops all parts, the ones that others wait for first.

@@ -9,7 +9,6 @@ use eviction_core::units::display_bytes;
 
 /// See [`super::Event::KernelKill`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct KernelKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,

@@ -8,7 +8,6 @@ use eviction_core::input::ApiReachability;
 
 /// See [`Event::KubeApi`](super::Event::KubeApi).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct KubeApi {
     pub state: &'static str,
 }

@@ -9,7 +9,6 @@ use eviction_core::units::display_bytes;
 
 /// See [`super::Event::MemoryLimit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct MemoryLimit {
     pub state: &'static str,
     pub limit_scope: &'static str,

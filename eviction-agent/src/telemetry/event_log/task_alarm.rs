@@ -8,7 +8,6 @@ use super::cgroup_owner::CgroupOwner;
 
 /// See [`super::Event::TaskAlarm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct TaskAlarm {
     pub alarm: &'static str,
     #[serde(flatten)]

@@ -32,13 +32,13 @@ impl TelemetryExporter {
         }
         self.conditions(&record, *sampled);
         if let (Some(recorder), Some(inputs)) = (&self.recorder, inputs) {
-            recorder.write(&self.names.of(*first_id), inputs, decision, &record);
+            recorder.write(&self.decision_ids.of(*first_id), inputs, decision, &record);
         }
         let Some(evaluation) = record.evaluation() else { return };
         for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
             self.count_eviction(event, evaluation, eviction);
             if let Some(events) = &mut self.events {
-                events.decided(id, &self.names.of(id), eviction, self.clock.shown(record.at));
+                events.decided(id, &self.decision_ids.of(id), eviction, self.clock.shown(record.at));
             }
             let line = self.eviction_line(id, event, evaluation, eviction);
             self.publish(record.at, Event::EvictionDecision(Box::new(line)));
@@ -81,7 +81,7 @@ impl TelemetryExporter {
         let annotations = eviction.annotations.as_ref();
         event_log::EvictionDecision {
             id,
-            decision_id: self.names.of(id),
+            decision_id: self.decision_ids.of(id),
             signal: threshold.map_or("", |threshold| threshold.signal.name()),
             threshold: threshold.map_or("", |threshold| hard_or_soft(threshold.is_hard())),
             pod: event_log::PodRef::new(&eviction.pod.namespace, &eviction.pod.name),
@@ -173,7 +173,7 @@ impl TelemetryExporter {
 
     fn candidates(&self, evaluation: &EvaluationRecord) -> Vec<event_log::Candidate> {
         let shown = evaluation.candidates.iter().take(SHOWN).map(|candidate| {
-            let rates = self.tallies.rates(&candidate.pod.namespace, &candidate.pod.name);
+            let rates = self.pod_rates.rates(&candidate.pod.namespace, &candidate.pod.name);
             let above_zero = |rate: &f64| *rate > 0.0;
             event_log::Candidate {
                 pod: event_log::PodRef::new(&candidate.pod.namespace, &candidate.pod.name),

@@ -16,7 +16,7 @@ impl TelemetryExporter {
             Step::Progress(outcome) => self.clock.at(outcome.at_ns),
             Step::Refused(_) => self.clock.at(decided_mono_ns),
         };
-        let decision_id = self.names.of(id);
+        let decision_id = self.decision_ids.of(id);
         if let Some(events) = &mut self.events {
             match &step {
                 Step::Progress(update) => {

@@ -1,16 +1,85 @@
-//! What tells the series of a family apart. No label has values without a bound but those of pods, whose
-//! series are swept some minutes after the pod is gone.
+//! The labels of metrics. Only labels of pods have unbounded values; their series are removed some minutes after the pod
+//! is gone.
 #![forbid(unsafe_code)]
 
 use prometheus_client::encoding::EncodeLabelSet;
 
-/// Which source uses which backend.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct BackendLabels {
-    /// `charge`, `oom`, `task`, `reclaim`, `cgroup`, `usage`, `timer`.
-    pub source: String,
-    /// The backend in use, for instance `tp_btf/mod_memcg_state`.
-    pub backend: String,
+/// Declares sets of labels. docs/reference/metrics.md lists the values of each label.
+macro_rules! labels {
+    ($($(#[$doc:meta])+ $name:ident { $($label:ident: $type:ty),* })+) => {$(
+        $(#[$doc])+
+        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+        pub struct $name {
+            $(#[doc = concat!("The label `", stringify!($label), "`.")] pub $label: $type,)*
+        }
+    )+};
+}
+
+labels! {
+    /// A source and the backend that it uses.
+    BackendLabels { source: String, backend: String }
+    /// A source.
+    SourceLabels { source: String }
+    /// None.
+    NoLabels {}
+    /// An eviction signal.
+    SignalLabels { eviction_signal: &'static str }
+    /// A reading that was rejected.
+    ImplausibleLabels { eviction_signal: &'static str, reason: &'static str }
+    /// A resource that is watched.
+    ResourceLabels { resource: &'static str }
+    /// A measure of available memory.
+    MeasureLabels { measure: &'static str }
+    /// A resource that tasks wait for.
+    PressureLabels { resource: &'static str }
+    /// What is patched in the node object.
+    KindLabels { kind: &'static str }
+    /// The result of a patch.
+    PatchLabels { kind: &'static str, result: &'static str }
+    /// What happened to a watch.
+    WatchLabels { resource: &'static str, event: &'static str }
+    /// A threshold: a signal and its kind.
+    ThresholdLabels { eviction_signal: &'static str, threshold: &'static str }
+    /// The value of a threshold.
+    ThresholdValueLabels { eviction_signal: &'static str, threshold: &'static str, source: &'static str }
+    /// An eviction.
+    EvictionLabels { eviction_signal: &'static str, namespace: String }
+    /// A result.
+    ResultLabels { result: &'static str }
+    /// The BPF programs of a source.
+    ProgramLabels { source: &'static str }
+    /// A reason.
+    ReasonLabels { reason: &'static str }
+    /// Whose limit an OOM kill hit.
+    OomLabels { limit_scope: &'static str, namespace: String }
+    /// OOM kills that only the kernel's counters show.
+    UnattributedLabels { detected_by: &'static str, namespace: String }
+    /// Why a container terminated.
+    TerminationLabels { cause: &'static str, contributing: &'static str, limit_scope: &'static str, namespace: String }
+    /// How a container's status differs from the cause of its termination.
+    MismatchLabels { difference: &'static str, namespace: String }
+    /// What became of a Kubernetes Event.
+    EventLabels { reason: &'static str, result: &'static str }
+    /// A node condition.
+    ConditionLabels { condition: &'static str }
+    /// What triggered a sync.
+    TriggerLabels { trigger: &'static str }
+    /// A type of event from the BPF programs.
+    TypeLabels { r#type: &'static str }
+    /// A BPF map.
+    MapLabels { map: &'static str }
+    /// A task alarm.
+    AlarmLabels { alarm: &'static str }
+    /// Memory limits of a level.
+    LimitLabels { level: &'static str, state: &'static str }
+    /// A pod.
+    PodLabels { namespace: String, pod: String }
+    /// A pod in the order of eviction.
+    RankLabels { eviction_signal: &'static str, namespace: String, pod: String }
+    /// A request to the API server.
+    RequestLabels { operation: &'static str, code: String }
+    /// A queue of the telemetry side.
+    QueueLabels { queue: &'static str }
 }
 
 impl BackendLabels {
@@ -52,260 +121,6 @@ fn plain(text: &str) -> String {
     let is_kept = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
     let text: String = text.chars().map(|letter| if is_kept(letter) { letter } else { '_' }).collect();
     text.trim_matches('_').to_owned()
-}
-
-/// A source.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct SourceLabels {
-    /// As in [`BackendLabels`].
-    pub source: String,
-}
-
-/// None.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct NoLabels {}
-
-/// An eviction signal.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct SignalLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-}
-
-/// A reading that was rejected.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ImplausibleLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-    /// `negative_capacity`, `negative_available`, `available_above_capacity`, `capacity_changed`, `suddenly_nothing`.
-    pub reason: &'static str,
-}
-
-/// What is watched at the API server.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ResourceLabels {
-    /// `pods`, `nodes`.
-    pub resource: &'static str,
-}
-
-/// A measure of available memory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct MeasureLabels {
-    /// `working_set`, `mem_available`, `working_set_minus_active_file`.
-    pub measure: &'static str,
-}
-
-/// What tasks wait for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct PressureLabels {
-    /// `cpu`, `io`, `memory`.
-    pub resource: &'static str,
-}
-
-/// What the agent writes into the node object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct KindLabels {
-    /// `conditions`, `taints`.
-    pub kind: &'static str,
-}
-
-/// What came of a patch.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct PatchLabels {
-    /// `conditions`, `taints`.
-    pub kind: &'static str,
-    /// `accepted`, `conflict`, `forbidden`, `throttled`, `gone`, `rejected`, `unauthorized`, `unknown`,
-    /// `not_sent`.
-    pub result: &'static str,
-}
-
-/// What a watch has been through.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct WatchLabels {
-    /// `pods`, `nodes`.
-    pub resource: &'static str,
-    /// `changed`, `unchanged`, `repeated`, `reordered`, `unreadable`, …
-    pub event: &'static str,
-}
-
-/// A threshold: a signal and its kind.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ThresholdLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-    /// `hard` or `soft`.
-    pub threshold: &'static str,
-}
-
-/// The value of a threshold.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ThresholdValueLabels {
-    /// `memory.available`, …
-    pub eviction_signal: &'static str,
-    /// `hard` or `soft`.
-    pub threshold: &'static str,
-    /// `agent` or `kubelet`.
-    pub source: &'static str,
-}
-
-/// What an eviction came to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct EvictionLabels {
-    /// The signal that was handled.
-    pub eviction_signal: &'static str,
-    /// Namespace of the pod.
-    pub namespace: String,
-}
-
-/// What came of something.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ResultLabels {
-    /// docs/reference/metrics.md lists them.
-    pub result: &'static str,
-}
-
-/// The BPF programs of a source.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ProgramLabels {
-    /// `charge`, `charge near`, `oom`, `task`, `reclaim`, `cgroup`.
-    pub source: &'static str,
-}
-
-/// Why.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ReasonLabels {
-    /// docs/kernel-kill.md lists them.
-    pub reason: &'static str,
-}
-
-/// Whose limit an OOM kill hit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct OomLabels {
-    /// `container`, `pod`, `qos`, `kubepods`, `other`, `node`, `unknown`.
-    pub limit_scope: &'static str,
-    /// Namespace of the victim's pod, empty if it belongs to none.
-    pub namespace: String,
-}
-
-/// OOM kills that the kernel counted and no program saw.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct UnattributedLabels {
-    /// The count that moved: `memory.oom_control`, `memory.events`, `vmstat`.
-    pub detected_by: &'static str,
-    /// Namespace of the pod whose group it was, empty if that is not known.
-    pub namespace: String,
-}
-
-/// Why a container terminated.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct TerminationLabels {
-    /// `evicted_by_agent`, `evicted_by_kubelet`, `oom_killed`, `other`.
-    pub cause: &'static str,
-    /// What else happened to it before it was gone, in the same words; empty if nothing did.
-    pub contributing: &'static str,
-    /// Whose limit it was, if a kill by the kernel had a part in it; else empty.
-    pub limit_scope: &'static str,
-    /// Namespace of its pod, empty if that is not known.
-    pub namespace: String,
-}
-
-/// By what a container's status differs from the verdict on its end.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct MismatchLabels {
-    /// `no_kill_seen`, `only_a_child_killed`, `kill_not_in_status`, `child_not_in_status`,
-    /// `killed_by_eviction`, `killed_by_other_process`.
-    pub difference: &'static str,
-    /// Namespace of its pod, empty if that is not known.
-    pub namespace: String,
-}
-
-/// What became of what was to be told as an event of the API.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct EventLabels {
-    /// `Evicted`, `ContainerOOMKilled`, `ProcessOOMKilled`, `EvictionThresholdMet`, `EvictionThresholdCleared`.
-    pub reason: &'static str,
-    /// `noted`, `created`, `counted`, `dropped`, `refused`.
-    pub result: &'static str,
-}
-
-/// A node condition.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct ConditionLabels {
-    /// `MemoryPressure`, …
-    pub condition: &'static str,
-}
-
-/// Why the agent looked at the node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct TriggerLabels {
-    /// docs/reference/metrics.md lists them.
-    pub trigger: &'static str,
-}
-
-/// A type of event from the BPF programs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct TypeLabels {
-    /// `threshold_crossed`, `oom_kill`, `cgroup_created`, `cgroup_removed`, `task_alarm`.
-    pub r#type: &'static str,
-}
-
-/// A BPF map.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct MapLabels {
-    /// `charged_cgroups`, `oom_counts`, `task_stats`, `alarms_sent`, `reclaim_time`, `reclaim_start`.
-    pub map: &'static str,
-}
-
-/// What was told of too many tasks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct AlarmLabels {
-    /// `fork_storm`, `pids_limit`.
-    pub alarm: &'static str,
-}
-
-/// A group's memory limit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct LimitLabels {
-    /// `kubepods`, `qos`, `pod`, `container`.
-    pub level: &'static str,
-    /// Of limits `watched`, `armed`, `near`; of transitions `near`, `away`.
-    pub state: &'static str,
-}
-
-/// A pod that is there, or was some minutes ago.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct PodLabels {
-    /// Its namespace; empty for all that belongs to no known pod.
-    pub namespace: String,
-    /// Its name; empty for all that belongs to no known pod.
-    pub pod: String,
-}
-
-/// A pod in the order of eviction.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct RankLabels {
-    /// The signal that pods are ranked for.
-    pub eviction_signal: &'static str,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub pod: String,
-}
-
-/// A request to the API server.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct RequestLabels {
-    /// `evict_pod`, `list_pods`, …
-    pub operation: &'static str,
-    /// The status code, `unsent` or `unanswered`.
-    pub code: String,
-}
-
-/// A queue of the telemetry side.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct QueueLabels {
-    /// `events`, `output`, `log`.
-    pub queue: &'static str,
 }
 
 /// Queues of the telemetry side.

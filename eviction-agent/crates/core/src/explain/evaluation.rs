@@ -1,12 +1,12 @@
 //! One evaluation as text.
 
-use crate::eviction::{Basis, EvaluationEnd, SkipReason};
+use crate::eviction::{Basis, EvaluationEnd, SkipReason, SkippedVictim};
 use crate::explain::text::{Style, Tone, count, pod, printable, with_unit};
 use crate::explain::{candidates, signals};
 use crate::pod::PodName;
 use crate::record::{
     CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord, InFlightPhase,
-    InFlightRecord, SizingRecord, SkippedPodRecord,
+    InFlightRecord, SizingRecord,
 };
 use crate::signal::Resource;
 
@@ -227,12 +227,12 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
         let SizingRecord { signal, lacking, in_flight, chosen, remaining: open, .. } = sizing;
         let tell = |number: i64| with_unit(signal.resource(), number);
         let victims = sizing.victims.iter().map(|victim| {
-            let guess = match victim.basis {
+            let guess = match victim.release.basis {
                 Basis::Request => ", as it requested: its usage is not known",
                 Basis::Unknown => ": its usage is not known",
                 Basis::Anonymous | Basis::WorkingSet | Basis::Usage => "",
             };
-            format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release))
+            format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release.amount))
         });
         let shortened = sizing.shortened.iter().map(|name| format!("; {} is hurried", pod(name)));
         let detail: String = shortened.chain(victims).collect();
@@ -253,8 +253,8 @@ pub(super) fn skipped_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item
 /// The same for one threshold, with the pods.
 pub(super) fn skipped_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
     let resource = sizing.signal.resource();
-    sizing.skipped.iter().map(move |SkippedPodRecord { pod: name, why, release, remaining: open, .. }| {
-        let (release, open) = (with_unit(resource, *release), with_unit(resource, *open));
+    sizing.skipped.iter().map(move |SkippedVictim { pod: name, why, release, remaining: open }| {
+        let (release, open) = (with_unit(resource, release.amount), with_unit(resource, *open));
         let why = match why {
             SkipReason::FreesTooLittle => format!(
                 "{} would free {release} of {open}, and others of its standing and priority more",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::decision::Evaluation;
-use crate::eviction::{Basis, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SkipReason};
+use crate::eviction::{Basis, Deficit, EvaluationEnd, Eviction, PlannedVictim, SkippedVictim};
 use crate::in_flight::{Ended, Failure, InFlightEviction};
 use crate::message;
 use crate::message::EvictionText;
@@ -184,7 +184,7 @@ pub struct SizingRecord {
     pub end: EvaluationEnd,
     /// Those who go, and what each will free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub victims: Vec<VictimRecord>,
+    pub victims: Vec<PlannedVictim<PodName>>,
     /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "hurried")]
@@ -192,34 +192,7 @@ pub struct SizingRecord {
     /// Those who would have gone before others, and why they did not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "passed_over")]
-    pub skipped: Vec<SkippedPodRecord>,
-}
-
-/// A pod that goes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct VictimRecord {
-    /// Who.
-    pub pod: PodName,
-    /// What it will free.
-    pub release: i64,
-    /// How that is known.
-    pub basis: Basis,
-}
-
-/// A pod that was skipped.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SkippedPodRecord {
-    /// Who.
-    pub pod: PodName,
-    /// Why.
-    pub why: SkipReason,
-    /// What it would free.
-    pub release: i64,
-    /// How that is known.
-    pub basis: Basis,
-    /// What was lacking at its turn.
-    #[serde(rename = "open")]
-    pub remaining: i64,
+    pub skipped: Vec<SkippedVictim<PodName>>,
 }
 
 impl SizingRecord {
@@ -230,14 +203,12 @@ impl SizingRecord {
     fn of(evaluation: &Evaluation, deficit: &Deficit) -> Option<Self> {
         let threshold = &evaluation.threshold(deficit.threshold_index)?.threshold;
         let name = |place: u32| Some(PodName::of(&evaluation.pods.get(place)?.pod));
-        let victims = deficit.victims.iter().filter_map(|victim| {
-            let ExpectedRelease { amount: release, basis } = victim.release;
-            Some(VictimRecord { pod: name(victim.pod)?, release, basis })
-        });
-        let skipped = deficit.skipped.iter().filter_map(|one| {
-            let ExpectedRelease { amount: release, basis } = one.release;
-            let pod = name(one.pod)?;
-            Some(SkippedPodRecord { pod, why: one.why, release, basis, remaining: one.remaining })
+        let victims = deficit
+            .victims
+            .iter()
+            .filter_map(|&PlannedVictim { pod, release }| Some(PlannedVictim { pod: name(pod)?, release }));
+        let skipped = deficit.skipped.iter().filter_map(|&SkippedVictim { pod, why, release, remaining }| {
+            Some(SkippedVictim { pod: name(pod)?, why, release, remaining })
         });
         Some(Self {
             signal: threshold.signal,

@@ -14,10 +14,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
-pub use eviction::{
-    EvictionRecord, InFlightPhase, InFlightRecord, ReleaseRecord, SizingRecord, SkippedPodRecord,
-    VictimRecord,
-};
+pub use eviction::{EvictionRecord, InFlightPhase, InFlightRecord, ReleaseRecord, SizingRecord};
 pub use margin::{MarginRecord, NearestRecord};
 use serde::Serialize;
 pub use signal::{

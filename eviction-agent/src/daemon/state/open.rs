@@ -1,29 +1,29 @@
-//! What outlives the agent: where it is, what the former one has left there, and who writes it from now on.
+//! Opens the state file: restores what the agent before left there, and starts its writer.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use eviction_config::ActionSettings;
 
-use super::control_loop::StateSender;
-use super::state::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
+use super::{DurableRevision, Identity, RestoredState, StateWriter, keeper, restore};
 use crate::daemon::configuration::Options;
+use crate::daemon::control_loop::StateSender;
 use crate::error::Failure;
 use crate::telemetry::metrics::Metrics;
 
-/// The file of a state directory that has what outlives the agent within a boot.
+/// The file in a state directory.
 const STATE_FILE: &str = "state.json";
 
 /// The id of this boot of the machine, by the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What writes the state, and for those that wait until it is written; nothing where it is not kept.
+/// The writer of the state, and the revision that is written; `None` if no state is kept.
 pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
 
-/// What the former agent knew, and what keeps what this one knows for the next.
+/// Restores the state of the agent before, and returns what writes that of this one.
 ///
 /// # Errors
-/// If the kernel does not say which boot this is, or there can be no lane.
+/// If the id of the boot cannot be read, or the channel to the writer cannot be made.
 pub(crate) fn open(
     options: &Options,
     state_dir: Option<&Path>,
@@ -41,9 +41,9 @@ pub(crate) fn open(
         cgroup_root: options.cgroup_root.display().to_string().into(),
         act: action.to_string().into(),
     };
-    let recalled = restore(&path, &identity);
-    let (lane, keeper, written) = keeper(&path, identity, recalled.names, metrics)?;
-    Ok((StateSender::by(lane), Some((keeper, written)), recalled))
+    let restored = restore(&path, &identity);
+    let (sender, writer, written) = keeper(&path, identity, restored.names, metrics)?;
+    Ok((StateSender::by(sender), Some((writer, written)), restored))
 }
 
 /// The id of this boot; nothing if it cannot be read.

@@ -1,4 +1,4 @@
-//! What ends victims, made from what users say.
+//! Makes the executors from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use eviction_kill::MreleaseResult;
 use eviction_kill::RateLimitPolicy;
 use eviction_node::cgroup::node_root::NodeRoot;
 
-/// The hand; the acting one takes the right to act on this node.
-pub(super) fn executor(
+/// The killer. One that acts takes the lock of this node.
+pub(super) fn killer(
     root: &NodeRoot,
     action: ActionSettings,
-    pacing: RateLimitPolicy,
-    told: mpsc::Sender<KillUpdate>,
+    rate_limits: RateLimitPolicy,
+    updates: mpsc::Sender<KillUpdate>,
     metrics: &Arc<Metrics>,
 ) -> Result<Killer, Failure> {
-    // It holds the right to act also where it only acts if a policy says so.
-    let hand = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
+    // It takes the lock also where only some policies have it act.
+    let mode = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = CgroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
-    let config = KillerConfig { pacing, ..KillerConfig::new(hand, roots) };
+    let config = KillerConfig { pacing: rate_limits, ..KillerConfig::new(mode, roots) };
     let releases = metrics.process_mrelease.clone();
     let count = move |reaped| {
         let result = match reaped {
@@ -40,7 +40,7 @@ pub(super) fn executor(
         };
         releases.get_or_create(&ResultLabels { result }).inc();
     };
-    Killer::new(config, told, count).map_err(|error| {
+    Killer::new(config, updates, count).map_err(|error| {
         let failure = Failure::failed(chain(&error));
         match error.help() {
             Some(help) => failure.help(help),
@@ -49,11 +49,11 @@ pub(super) fn executor(
     })
 }
 
-/// How fast victims may follow each other.
-pub(super) fn pacing(victims: VictimsPerSync) -> RateLimitPolicy {
+/// How fast pods may be evicted one after the other.
+pub(super) fn rate_limits(victims: VictimsPerSync) -> RateLimitPolicy {
     match victims {
         VictimsPerSync::One => RateLimitPolicy::default(),
-        // Who waits for whom is decided by what each of them frees.
+        // What each victim frees decides whether the next one waits.
         VictimsPerSync::Sized { .. } => {
             RateLimitPolicy { victim_wait: Duration::ZERO, ..RateLimitPolicy::default() }
         }
