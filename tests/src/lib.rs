@@ -25,6 +25,7 @@ pub mod node;
 pub mod privileges;
 pub mod process;
 pub mod program;
+pub mod prometheus;
 mod skip;
 pub mod stamps;
 pub mod storm;

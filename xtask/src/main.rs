@@ -37,6 +37,8 @@ enum Task {
     Build(build::Args),
     /// Run every test of the workspace, or those whose name contains FILTER
     Test(test::Args),
+    /// The alerts and recording rules, by promtool
+    Mixin,
     /// Short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
     /// Stories with a real etcd, API server, controllers, scheduler and kubelet
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Task::Setup => setup::run(),
         Task::Build(args) => build::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Mixin => test::run(&test::Args { filter: Some("mixin".to_owned()), deny_skips: true }),
         Task::Demo(args) => demo::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),

@@ -48,7 +48,7 @@ pub(crate) enum Need {
     Stressors,
     /// What runs the pods of a node.
     Node,
-    /// promtool, which checks the metrics.
+    /// Prometheus and promtool, which check metrics, alerts and dashboards.
     Promtool,
     /// What makes the file systems of the tests.
     FileSystems,
@@ -69,7 +69,7 @@ pub(crate) struct Tools {
     pub(crate) rivals: Option<PathBuf>,
     /// A folder with containerd, runc and the network plugins, as `/` would have them.
     pub(crate) node: Option<PathBuf>,
-    /// A folder with promtool, as `/` would have it.
+    /// A folder with Prometheus and promtool, as `/` would have it.
     pub(crate) prometheus: Option<PathBuf>,
 }
 
@@ -332,7 +332,7 @@ const NODE: [(&str, &str); 3] = [
     ("containernetworking-plugins", "usr/lib/cni/ptp"),
 ];
 
-/// Has promtool; the server in it is never started.
+/// Has the server and promtool.
 const PROMETHEUS: [(&str, &str); 1] = [("prometheus", "usr/bin/promtool")];
 
 /// Unpacked and not installed: a package that is installed starts its daemon, and this machine

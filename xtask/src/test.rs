@@ -28,7 +28,7 @@ const STORIES_AT_ONCE: usize = 3;
 /// The task's own package: built apart, so that its dependencies have the features that
 /// `cargo xtask` itself is built with.
 const XTASK: &str = "xtask";
-/// By which the tests are told of promtool; as in `tests/tests/surface/promtool.rs`.
+/// By which the tests are told of promtool; as in `tests/src/prometheus.rs`.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 /// A guard against a test that never ends, no measure of speed.
 const HANG: Duration = Duration::from_secs(20 * 60);
@@ -37,10 +37,10 @@ const HANG: Duration = Duration::from_secs(20 * 60);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run only the tests whose name contains this, and all of a test target of this name
-    filter: Option<String>,
+    pub(crate) filter: Option<String>,
     /// Fail if a test was skipped, as on a machine that is known to run them all
     #[arg(long)]
-    deny_skips: bool,
+    pub(crate) deny_skips: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {

@@ -3,30 +3,14 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 use tests::agent::{self, Agent, GUARD, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
+use tests::prometheus::promtool;
 use tests::skip;
-
-/// Tells where promtool is; `cargo xtask test` unpacks it.
-const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
-
-/// promtool as told, else that of this machine, else what an earlier `cargo xtask test` unpacked.
-fn promtool() -> Option<PathBuf> {
-    if let Some(program) = std::env::var_os(PROMTOOL) {
-        return Some(PathBuf::from(program));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(std::env::home_dir()?.join(".cache")))
-        .map(|cache| cache.join("eviction-agent/tools/prometheus/usr/bin"));
-    std::env::split_paths(&path).chain(cache).map(|folder| folder.join("promtool")).find(|it| it.is_file())
-}
 
 fn scrape(agent: &mut Agent, accept: &str) -> String {
     let started = agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();

@@ -1,0 +1,5 @@
+// For users of monitoring mixins. The sources are the files of the Helm chart.
+{
+  prometheusAlerts+:: std.parseYaml(importstr '../charts/eviction-agent/rules/alerts.yaml'),
+  prometheusRules+:: std.parseYaml(importstr '../charts/eviction-agent/rules/recording.yaml'),
+}

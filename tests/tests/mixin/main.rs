@@ -1,0 +1,16 @@
+//! The alerts and recording rules.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod rules;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// A file of the chart, which has the only copy of rules and dashboards.
+fn chart(file: &str) -> PathBuf {
+    root().join("deploy/charts/eviction-agent").join(file)
+}

@@ -1,0 +1,96 @@
+//! The rule files, by promtool and by the conventions of mixins.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_yaml_ng::Value;
+use tests::prometheus::promtool;
+use tests::skip;
+
+use crate::{chart, root};
+
+const TESTS: &str = "deploy/mixin/tests/alerts.yaml";
+/// Where `runbook_url` leads to, followed by the path in this repository.
+const SITE: &str = "https://eviction-agent.io/";
+
+fn yaml(path: &Path) -> Value {
+    serde_yaml_ng::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The rules of a file.
+pub(crate) fn rules(file: &str) -> Vec<Value> {
+    let file = yaml(&chart(file));
+    let groups = file["groups"].as_sequence().unwrap();
+    groups.iter().flat_map(|group| group["rules"].as_sequence().unwrap()).cloned().collect()
+}
+
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value:?}"))
+}
+
+#[test]
+fn promtool_accepts_the_rules_and_their_tests() {
+    let Some(promtool) = promtool() else {
+        skip!("there is no promtool: `cargo xtask test` unpacks Debian's package prometheus")
+    };
+    let files = ["rules/alerts.yaml", "rules/recording.yaml"].map(chart);
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
+    };
+    run(Command::new(&promtool).args(["check", "rules", "--lint=all", "--lint-fatal"]).args(files));
+    run(Command::new(&promtool).args(["test", "rules"]).arg(root().join(TESTS)));
+}
+
+#[test]
+fn each_alert_has_what_a_person_who_is_paged_needs() {
+    let alerts = rules("rules/alerts.yaml");
+    assert_eq!((alerts.len(), rules("rules/recording.yaml").len()), (16, 5));
+    let mut pages: BTreeSet<_> = std::fs::read_dir(root().join("docs/runbooks"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for alert in &alerts {
+        let name = text(alert, "alert");
+        assert!(["info", "warning", "critical"].contains(&text(&alert["labels"], "severity")), "{name}");
+        let annotations = &alert["annotations"];
+        for key in ["summary", "description"] {
+            assert!(text(annotations, key).ends_with('.'), "{name}: {key} is no sentence");
+        }
+        let page = format!("docs/runbooks/{name}.md");
+        assert_eq!(text(annotations, "runbook_url"), format!("{SITE}{page}"));
+        assert!(pages.remove(&format!("{name}.md")), "{page} is missing");
+        let runbook = std::fs::read_to_string(root().join(&page)).unwrap();
+        let headings: Vec<_> = runbook.lines().filter(|line| line.starts_with('#')).collect();
+        let title = format!("# {name}");
+        assert_eq!(
+            headings,
+            [title.as_str(), "## Meaning", "## Impact", "## Diagnosis", "## Mitigation"],
+            "{page}"
+        );
+    }
+    assert!(pages.is_empty(), "pages without an alert: {pages:?}");
+}
+
+#[test]
+fn each_alert_fires_in_one_test_and_is_silent_in_another() {
+    let file = yaml(&root().join(TESTS));
+    let mut seen = BTreeSet::new();
+    for test in file["tests"].as_sequence().unwrap() {
+        let name = text(test, "name");
+        let alert = name.split(' ').next().unwrap();
+        for asked in test["promql_expr_test"].as_sequence().unwrap() {
+            let expected = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
+            assert_eq!(text(asked, "expr"), expected, "{name}");
+            let fires = !asked["exp_samples"].as_sequence().unwrap().is_empty();
+            let said = if fires { "fires" } else { "is silent: " };
+            assert!(name.starts_with(&format!("{alert} {said}")), "{name}");
+            seen.insert((alert, fires));
+        }
+    }
+    let alerts = rules("rules/alerts.yaml");
+    let wanted = alerts.iter().flat_map(|alert| [false, true].map(|fires| (text(alert, "alert"), fires)));
+    assert_eq!(seen, wanted.collect());
+}
