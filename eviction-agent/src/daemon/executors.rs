@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::error::{Failure, chain};
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_config::ActionSettings;
-use eviction_core::policy::VictimsPerSync;
+use eviction_core::policy::Rules;
 use eviction_core::progress::KillUpdate;
 use eviction_kill::CgroupDirs;
 use eviction_kill::KillMode;
@@ -50,12 +50,9 @@ pub(super) fn killer(
 }
 
 /// How fast pods may be evicted one after the other.
-pub(super) fn rate_limits(victims: VictimsPerSync) -> RateLimitPolicy {
-    match victims {
-        VictimsPerSync::One => RateLimitPolicy::default(),
-        // What each victim frees decides whether the next one waits.
-        VictimsPerSync::Sized { .. } => {
-            RateLimitPolicy { victim_wait: Duration::ZERO, ..RateLimitPolicy::default() }
-        }
-    }
+///
+/// Where evictions are sized, who waits for whom is decided by what each of them frees.
+pub(super) fn rate_limits(rules: &Rules) -> RateLimitPolicy {
+    let kubelet = RateLimitPolicy::default();
+    if rules.are_kubelets() { kubelet } else { RateLimitPolicy { victim_wait: Duration::ZERO, ..kubelet } }
 }

@@ -131,7 +131,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let rate_limits = rate_limits(policy.rules.victims);
+    let rate_limits = rate_limits(&policy.rules);
     let (told, outcomes) = mpsc::channel(OUTCOMES);
     // One client for all requests: what it keeps warm serves each of them.
     let connects = action.asks_server() || options.cluster.is_some();

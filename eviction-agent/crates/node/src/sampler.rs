@@ -120,7 +120,7 @@ impl NodeSampler {
 
     /// Measures as a policy wants it. The kubelet's profile needs one measure only.
     pub fn follow(&mut self, rules: &Rules) {
-        self.memory = rules.memory.clone();
+        self.memory = rules.memory().clone();
         self.all_measures = rules.preferences.is_some();
         self.stalls.ask(self.memory.psi.as_ref());
     }

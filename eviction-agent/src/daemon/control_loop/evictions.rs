@@ -8,7 +8,6 @@ use eviction_core::eviction::Eviction;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER, StartedEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
-use eviction_core::policy::VictimsPerSync;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::{Resource, Signal};
 use eviction_kill::{CgroupDirs, KillStarted, KillTarget};
@@ -131,7 +130,7 @@ impl ControlLoop {
 
     /// Whether nobody new goes before those under way are gone, as the kubelet has it.
     pub(super) fn waits_for_victims(&self) -> bool {
-        self.engine.policy().rules.victims == VictimsPerSync::One
+        self.engine.policy().rules.are_kubelets()
     }
 
     /// The kubelet looks again after its monitoring interval: to choose again at once would choose the same.

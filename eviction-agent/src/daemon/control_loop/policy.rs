@@ -5,7 +5,7 @@ use eviction_core::eviction::ExpectedRelease;
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observation;
-use eviction_core::policy::{TrendPolicy, VictimsPerSync};
+use eviction_core::policy::Rules;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
@@ -53,23 +53,23 @@ impl ControlLoop {
         self.eyes.follow(&policy.rules);
         self.eyes.allocatable.follow(policy);
         self.eyes.disks.follow(policy);
-        let victims = policy.rules.victims;
+        let rules = policy.rules.clone();
         let roster = std::mem::take(&mut self.roster).under(policy);
         self.take_pods(roster);
-        self.follow_pace(victims);
+        self.follow_pace(&rules);
         self.warn_without_kernel_kill();
     }
 
     /// Who waits for whom is another matter now; those under way are so still.
-    fn follow_pace(&mut self, victims: VictimsPerSync) {
-        self.executor.follow(rate_limits(victims));
+    fn follow_pace(&mut self, rules: &Rules) {
+        self.executor.follow(rate_limits(rules));
         if let Some(evictions) = &mut self.evictions {
-            evictions.follow(rate_limits(victims));
+            evictions.follow(rate_limits(rules));
         }
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
-        if let Some(decided) = decided.filter(|_| victims != VictimsPerSync::One) {
+        if let Some(decided) = decided.filter(|_| !rules.are_kubelets()) {
             let patience = TERMINATION_TIMEOUT.as_nanos().unsigned_abs();
             self.hold_evictions(self.clock.mono_of(decided).saturating_add(patience));
         }
@@ -78,10 +78,10 @@ impl ControlLoop {
     /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.
     pub(super) fn ranks_on_trial(&self, stats: &NodeStats) -> bool {
         let Some(proposed) = self.engine.proposed() else { return false };
-        if proposed.rules.prediction != TrendPolicy::None {
+        if proposed.rules.prediction().is_some() {
             return true;
         }
-        let seen = observe(stats, proposed.rules.memory.measure);
+        let seen = observe(stats, proposed.rules.memory().measure);
         Signal::ALL.into_iter().any(|signal| {
             let may_be_met = |seen: Observation| {
                 ThresholdLevels::of(proposed, signal, seen.capacity).may_be_met(seen.available)
@@ -93,7 +93,7 @@ impl ControlLoop {
     /// Whether this look is to show the engine the pods for the sake of their trends: once for
     /// each full sample.
     pub(super) fn follows_pods(&mut self) -> bool {
-        let follows = self.engine.policy().rules.prediction != TrendPolicy::None;
+        let follows = self.engine.policy().rules.prediction().is_some();
         let last = std::mem::replace(&mut self.state.followed_ns, self.state.last_full_ns);
         follows && last != self.state.last_full_ns
     }

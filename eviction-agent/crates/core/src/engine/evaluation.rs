@@ -9,8 +9,9 @@ use crate::engine::{Engine, Layout};
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
 use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUpdate};
+use crate::policy::Rules;
+use crate::policy::preferences::Prediction;
 use crate::policy::preferences::PredictionMode;
-use crate::policy::{ReclaimGoal, TrendPolicy, Urgency, VictimsPerSync};
 use crate::rank::{Candidate, Measure, rank};
 use crate::reading::UnknownReason;
 use crate::signal::{Resource, Signal};
@@ -69,12 +70,12 @@ impl Engine {
         {
             evaluation.end = EvaluationEnd::LocalStorage;
             // What one pod did to its own limits does not keep the node waiting for the next one.
-            if self.policy.rules.victims == VictimsPerSync::One {
+            if self.policy.rules.are_kubelets() {
                 return evaluation;
             }
         }
         let mut urgent = take(&mut self.threshold_order);
-        self.policy.rules.urgency.order(&evaluation.met, &evaluation.thresholds, &mut urgent);
+        by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
         for &line in &urgent {
             evaluation.driving = Some(line);
             let ends = self.handle_threshold(at, &mut evaluation, line, actions);
@@ -90,7 +91,7 @@ impl Engine {
     /// The evictions in flight that an evaluation reckons with: by the kubelet's rules none.
     fn remembered_evictions(&mut self) -> Vec<InFlightEviction> {
         let mut in_flight = self.pool.in_flight.take();
-        if self.policy.rules.victims != VictimsPerSync::One {
+        if !self.policy.rules.are_kubelets() {
             in_flight.extend(self.in_flight.known().cloned());
         }
         in_flight
@@ -142,9 +143,11 @@ impl Engine {
         if let Ok(snapshot) = second {
             let seen = self.signal_filter.observe_again(&snapshot.node, &self.policy.rules);
             evaluation.observations_after_reclaim = Some(self.pool.boxed(seen));
-            let lacks = match (self.policy.rules.reclaim, evaluation.driving) {
-                (ReclaimGoal::ItsOwnSignal, Some(line)) => self.thresholds.is_unresolved(line, &seen),
-                (ReclaimGoal::EveryThreshold, _) | (_, None) => self.thresholds.any_unresolved(&seen),
+            // To the kubelet reclaim was enough when every threshold of the node is resolved; else when
+            // the one is that it was for, whatever other signals are short of.
+            let lacks = match evaluation.driving.filter(|_| !self.policy.rules.are_kubelets()) {
+                Some(line) => self.thresholds.is_unresolved(line, &seen),
+                None => self.thresholds.any_unresolved(&seen),
             };
             if !lacks {
                 evaluation.end = EvaluationEnd::Reclaimed;
@@ -158,7 +161,7 @@ impl Engine {
 
     /// Finds the thresholds that are about to be met; returns what is done about them.
     fn predict(&self, evaluation: &mut Evaluation) -> PredictionMode {
-        let TrendPolicy::Trend { predict, within } = self.policy.rules.prediction else {
+        let Some(Prediction { mode: predict, horizon: within }) = self.policy.rules.prediction() else {
             return PredictionMode::Off;
         };
         let mut imminent = take(&mut evaluation.context.imminent);
@@ -201,23 +204,21 @@ pub(super) fn record_event(resource: Resource, actions: &mut Vec<Action>) {
     }
 }
 
-impl Urgency {
-    /// Writes the thresholds that may evict to `urgent`, the most urgent first.
-    pub(super) fn order(self, met: &[Met], lines: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
-        urgent.clear();
-        match self {
-            Self::Kubelet => urgent.extend(most_urgent(met, lines)),
-            Self::HardFirst => {
-                urgent.extend(met.iter().filter(|met| met.may_evict).map(|met| met.threshold));
-                // Stable: what is alike keeps its place in the configuration.
-                urgent.sort_by_key(|&line| {
-                    lines.get(usize::from(line)).map(|ResolvedThreshold { threshold, .. }| {
-                        (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
-                    })
-                });
-            }
-        }
+/// Writes the thresholds that may evict to `urgent`, the most urgent first: by the kubelet's rules one,
+/// else hard before soft, memory before the rest, then as configured.
+fn by_urgency(rules: &Rules, met: &[Met], lines: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
+    urgent.clear();
+    if rules.are_kubelets() {
+        urgent.extend(most_urgent(met, lines));
+        return;
     }
+    urgent.extend(met.iter().filter(|met| met.may_evict).map(|met| met.threshold));
+    // Stable: what is alike keeps its place in the configuration.
+    urgent.sort_by_key(|&line| {
+        lines.get(usize::from(line)).map(|ResolvedThreshold { threshold, .. }| {
+            (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
+        })
+    });
 }
 
 /// The threshold that the evaluation deals with: `helpers.go: byEvictionPriority`.

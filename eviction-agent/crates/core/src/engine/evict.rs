@@ -4,7 +4,6 @@ use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::pods::{KnownPod, LeastLimits, LocalLimits, PodSet};
-use crate::policy::{DiskRanking, SoftGrace, VictimsPerSync};
 use crate::protection::{EvictionGuard, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
 use crate::snapshot::{ContainerStatValues, ContainerStats, PodStats};
@@ -30,7 +29,7 @@ impl Engine {
         {
             return false;
         }
-        let remembers = self.policy.rules.victims != VictimsPerSync::One;
+        let remembers = !self.policy.rules.are_kubelets();
         let before = actions.len();
         let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
         for &(place, least) in evaluation.pods.limited() {
@@ -104,9 +103,12 @@ impl Engine {
         let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
         let measure = Measure::of(signal, evaluation.layout);
         rank(measure, &evaluation.pods, &evaluation.snapshot, joined, &mut evaluation.ranked);
-        match self.policy.rules.victims {
-            VictimsPerSync::One => self.evict_first(evaluation, line, actions),
-            VictimsPerSync::Sized { most } => self.evict_for_deficit(at, evaluation, line, most, actions),
+        match &self.policy.rules.preferences {
+            None => self.evict_first(evaluation, line, actions),
+            Some(preferences) => {
+                let most = preferences.max_evictions_per_sync;
+                self.evict_for_deficit(at, evaluation, line, most, actions);
+            }
         }
     }
 
@@ -153,14 +155,15 @@ impl Engine {
             return IMMEDIATE_GRACE_SECONDS;
         }
         let own = known.pod.termination_grace_period_seconds;
-        match self.policy.rules.soft_grace {
-            SoftGrace::Bounded => {
+        match &self.policy.rules.preferences {
+            None => {
                 let bound = self.policy.max_pod_grace_period_seconds;
                 own.map_or(bound, |own| own.min(bound))
             }
             // Less than a second is a second: `pod_workers.go: calculateEffectiveGracePeriod`.
-            SoftGrace::Own { cap } => {
+            Some(preferences) => {
                 let own = own.unwrap_or(DEFAULT_GRACE_SECONDS);
+                let cap = preferences.soft.grace_period_cap.map(|cap| cap.as_nanos() / 1_000_000_000);
                 own.min(cap.unwrap_or(i64::MAX)).max(IMMEDIATE_GRACE_SECONDS)
             }
         }
@@ -189,9 +192,8 @@ pub(super) fn refusal(
 ) -> Option<Refusal> {
     let EvictionCandidate { pods, pod: place, known, stats } = *candidate;
     guard.refusal(ask, known).or_else(|| {
-        let by_what_is_freed = known.disk_ranking == DiskRanking::ByWhatIsFreed;
         let frees_nothing = |measure: Measure| measure.frees_nothing(pods, place, stats);
-        (by_what_is_freed && measure.is_some_and(frees_nothing)).then_some(Refusal::FreesNothing)
+        (known.rank.enhanced && measure.is_some_and(frees_nothing)).then_some(Refusal::FreesNothing)
     })
 }
 

@@ -92,10 +92,10 @@ impl HardThreshold {
         if lines.is_empty() {
             return Err(NotArmedReason::NoHardThreshold);
         }
-        if rules.memory.measure != MemoryMeasure::WorkingSet {
+        if rules.memory().measure != MemoryMeasure::WorkingSet {
             return Err(NotArmedReason::OtherMeasure);
         }
-        if rules.memory.psi.is_some() || rules.memory.swap_used_at_least.is_some() {
+        if rules.memory().psi.is_some() || rules.memory().swap_used_at_least.is_some() {
             return Err(NotArmedReason::MoreConditions);
         }
         let seen = match Observations::of(&snapshot.node).reading(signal) {

@@ -34,7 +34,7 @@ use super::in_flight::{InFlightEviction, InFlightEvictions, TERMINATION_TIMEOUT}
 use super::input::{ApiReachability, Event, Input};
 use super::oom::OomTracker;
 use super::pods::PodSet;
-use super::policy::{Policy, VictimsPerSync};
+use super::policy::Policy;
 use super::protection::EvictionGuard;
 use super::reading::UnknownReason;
 use super::signal::SignalSet;
@@ -152,7 +152,7 @@ impl Engine {
         }
         let mut actions = self.pool.actions.take();
         let mut proposal = None;
-        self.in_flight.advance(at, self.policy.rules.victims);
+        self.in_flight.advance(at, !self.policy.rules.are_kubelets());
         self.pdb_refusals.advance(at);
         let subject = self.take(at, event, &mut actions, &mut proposal);
         let ended = self.ended_containers(at, &subject, &actions);
@@ -220,7 +220,7 @@ impl Engine {
                 DecisionKind::StateUpdated
             }
             Event::Executing { decision, update } => {
-                self.in_flight.update(at, decision, update, self.policy.rules.victims);
+                self.in_flight.update(at, decision, update, !self.policy.rules.are_kubelets());
                 DecisionKind::StateUpdated
             }
             Event::OomKill(kill) => {
@@ -295,7 +295,7 @@ impl Engine {
     }
 
     fn is_kubelet_profile(&self) -> bool {
-        self.policy.rules.victims == VictimsPerSync::One
+        self.policy.rules.are_kubelets()
     }
 
     /// By the kubelet's rules for no longer than a victim is waited for: meanwhile nothing else is decided either.

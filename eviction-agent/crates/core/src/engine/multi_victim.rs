@@ -15,7 +15,6 @@ use crate::eviction::{
 };
 use crate::in_flight::{Eligibility, InFlightEviction};
 use crate::pods::{EvictionOrder, KnownPod};
-use crate::policy::VictimsPerSync;
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::signal_filter::observe;
@@ -36,8 +35,8 @@ impl Engine {
     /// may be believed by that evaluation, and who is to be shortened may not be among the pods any more:
     /// neither counts here.
     pub fn needs_pods(&self, node: &NodeStats) -> bool {
-        let seen = observe(node, self.policy.rules.memory.measure);
-        self.policy.rules.victims == VictimsPerSync::One
+        let seen = observe(node, self.policy.rules.memory().measure);
+        self.policy.rules.are_kubelets()
             || self.thresholds.met_by(&seen).any(|(place, line)| {
                 let signal = line.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
@@ -56,7 +55,7 @@ impl Engine {
         line: u8,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if self.policy.rules.victims == VictimsPerSync::One {
+        if self.policy.rules.are_kubelets() {
             return false;
         }
         let Some(deficit) = self.deficit(evaluation, line, actions) else {

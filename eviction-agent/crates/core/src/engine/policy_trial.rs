@@ -10,8 +10,8 @@ use crate::decision::{Action, Decision, DecisionKind, NotEvaluated, PendingPolic
 use crate::eviction::EvaluationEnd;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
+use crate::policy::Policy;
 use crate::policy::preferences::ApplyChanges;
-use crate::policy::{Policy, VictimsPerSync};
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
@@ -102,7 +102,7 @@ impl Engine {
     /// The more careful of what both policies say.
     fn caution(&self, proposed: &Policy) -> ApplyChanges {
         use ApplyChanges::{AfterTransitionPeriod, Immediately, Manually};
-        match (self.policy.rules.apply_changes, proposed.rules.apply_changes) {
+        match (self.policy.rules.apply_changes(), proposed.rules.apply_changes()) {
             (Manually, _) | (_, Manually) => Manually,
             (AfterTransitionPeriod, _) | (_, AfterTransitionPeriod) => AfterTransitionPeriod,
             (Immediately, Immediately) => Immediately,
@@ -124,7 +124,7 @@ impl Engine {
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
         // A second sample for an evaluation by the former policy would be judged by this one.
         self.awaiting_reclaim = None;
-        if policy.rules.victims == VictimsPerSync::One {
+        if policy.rules.are_kubelets() {
             self.in_flight.keep_executing();
         }
         self.guard.adopt(&policy.rules);

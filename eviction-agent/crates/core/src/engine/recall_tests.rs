@@ -10,8 +10,9 @@ use crate::fixture::{
 use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pods::PodSet;
+use crate::policy::preferences::Preferences;
 use crate::policy::preferences::{EvictionLimit, RateLimitScope};
-use crate::policy::{Policy, Rules, Threshold, VictimsPerSync};
+use crate::policy::{Policy, Rules, Threshold};
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
@@ -239,7 +240,7 @@ replaced in 0usize..10,
 ) {
 let thresholds =
 vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 6)];
-let rules = Rules { victims: VictimsPerSync::Sized { most: 1 }, ..Rules::kubelet() };
+let rules = Rules::enhanced(&Preferences { max_evictions_per_sync: 1, ..Preferences::default() });
 let policy = Policy { rules, ..policy(thresholds) };
 let known = pods(&policy);
 let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));

@@ -11,7 +11,6 @@ use super::{
 use crate::disk_layout::DiskLayout;
 use crate::eviction::{Eviction, ExpectedRelease, is_negligible};
 use crate::pods::PodSet;
-use crate::policy::VictimsPerSync;
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Signal;
 use crate::snapshot::PodStats;
@@ -58,8 +57,7 @@ impl InFlightEvictions {
     }
 
     /// Takes note of the time. What took too long fails, and what is over is forgotten.
-    pub(crate) fn advance(&mut self, at: Timestamp, victims: VictimsPerSync) {
-        let is_sized = victims != VictimsPerSync::One;
+    pub(crate) fn advance(&mut self, at: Timestamp, is_sized: bool) {
         let passed = self.last.map_or(GoDuration::ZERO, |last| since(at, last));
         self.last = Some(at);
         if passed < GoDuration::ZERO {
@@ -89,14 +87,7 @@ impl InFlightEvictions {
     }
 
     /// Takes note of how far executors have come. Of an eviction that nobody knows nothing is noted.
-    pub(crate) fn update(
-        &mut self,
-        at: Timestamp,
-        decision: u64,
-        update: ExecutorUpdate,
-        victims: VictimsPerSync,
-    ) {
-        let is_sized = victims != VictimsPerSync::One;
+    pub(crate) fn update(&mut self, at: Timestamp, decision: u64, update: ExecutorUpdate, is_sized: bool) {
         if let ExecutorUpdate::Started(started) = update {
             return self.start(decision, *started);
         }

@@ -22,7 +22,7 @@ pub(crate) use storage_limits::LeastLimits;
 pub use storage_limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 
 use crate::pod::{Pod, PodName};
-use crate::policy::{DiskRanking, Gates, PodLevelRequests, Policy, WithoutStats};
+use crate::policy::{Gates, Policy};
 use crate::signal::Resource;
 use crate::units::{Nanos, Quantity};
 use crate::work::step;
@@ -46,10 +46,6 @@ pub struct KnownPod {
     pub protection: PodProtection,
     /// By which gates this was worked out.
     pub gates: Gates,
-    /// What its own requests did to those of its containers.
-    pub pod_level_requests: PodLevelRequests,
-    /// What its inodes are held against.
-    pub disk_ranking: DiskRanking,
 }
 
 impl KnownPod {
@@ -64,8 +60,6 @@ impl KnownPod {
             rank: RankFacts::of(&pod, policy, &protection),
             protection,
             gates,
-            pod_level_requests: rules.pod_level_requests,
-            disk_ranking: rules.disk_ranking,
             name: Arc::new(PodName::of(&pod)),
             pod,
         }
@@ -75,15 +69,13 @@ impl KnownPod {
     pub fn holds_under(&self, policy: &Policy) -> bool {
         let rules = &policy.rules;
         self.gates == policy.gates
-            && self.pod_level_requests == rules.pod_level_requests
-            && self.disk_ranking == rules.disk_ranking
-            && self.rank.absent_is_unknown == (rules.without_stats == WithoutStats::BehindExceeding)
+            && self.rank.enhanced != rules.are_kubelets()
             && self.protection == PodProtection::of(&self.pod, rules)
     }
 
     /// What it requests of a resource, zero if nothing.
     pub fn request(&self, resource: Resource) -> Quantity {
-        pod_request(&self.pod, resource.name(), self.gates, self.pod_level_requests)
+        pod_request(&self.pod, resource.name(), self.gates, self.rank.enhanced)
     }
 }
 
@@ -98,10 +90,10 @@ pub struct RankFacts {
     pub without_controller: bool,
     /// What its annotation asks for among its like, from -100 to 100: lower goes first.
     pub hint: i8,
-    /// A value that is absent is not known, instead of 0.
-    pub absent_is_unknown: bool,
-    /// Inodes are held against requested inodes, instead of requested bytes.
-    pub inodes_alone: bool,
+    /// Ranked by the enhanced profile: a value that is absent is not known, instead of 0; inodes
+    /// are held against requested inodes, instead of requested bytes; a pod goes for a disk only
+    /// if that frees something.
+    pub enhanced: bool,
     /// Requested bytes of memory.
     pub memory: Nanos,
     /// Requested bytes of local storage.
@@ -112,18 +104,16 @@ pub struct RankFacts {
 
 impl RankFacts {
     fn of(pod: &Pod, policy: &Policy, protection: &PodProtection) -> Self {
-        let rules = &policy.rules;
+        let enhanced = !policy.rules.are_kubelets();
         let request = |resource: Resource| {
-            let level = rules.pod_level_requests;
-            Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, level))
+            Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, enhanced))
         };
         Self {
             order: protection.order,
             priority: pod.priority.unwrap_or(0),
             without_controller: protection.without_controller,
             hint: protection.hint,
-            absent_is_unknown: rules.without_stats == WithoutStats::BehindExceeding,
-            inodes_alone: rules.disk_ranking == DiskRanking::ByWhatIsFreed,
+            enhanced,
             memory: request(Resource::Memory),
             storage: request(Resource::EphemeralStorage),
             inodes: request(Resource::Inodes),

@@ -4,7 +4,7 @@
 //! `pkg/apis/core/v1/helper/qos/qos.go`.
 
 use crate::pod::{Pod, ResourceList, Resources};
-use crate::policy::{Gates, PodLevelRequests};
+use crate::policy::Gates;
 use crate::signal::Resource;
 use crate::units::{Format, Quantity};
 
@@ -12,10 +12,9 @@ use crate::units::{Format, Quantity};
 ///
 /// With the gate, a request of the pod replaces those of its containers for that resource; to
 /// the kubelet any request or limit of the pod for cpu, memory or huge pages hides them for
-/// *every* resource. Overhead is added to what is not zero.
-pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, level: PodLevelRequests) -> Quantity {
-    let hide_containers =
-        level == PodLevelRequests::HideAll && gates.pod_level_resources && has_pod_level_resources(pod);
+/// *every* resource, in the enhanced profile for its own alone (KEP-2837). Overhead is added to what is not zero.
+pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, enhanced: bool) -> Quantity {
+    let hide_containers = !enhanced && gates.pod_level_resources && has_pod_level_resources(pod);
     let of_containers = || total(pod, |resources| resources.requests.get(resource));
     let of_pod = || {
         let resources = pod.resources.as_ref()?;

@@ -1,7 +1,7 @@
 use super::{KnownPod, LocalLimits, from_api, is_best_effort, is_critical, pod_limit, pod_request};
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
-use crate::policy::{Gates, PodLevelRequests};
+use crate::policy::Gates;
 use crate::units::Nanos;
 
 const GATE_OFF: Gates = Gates { pod_level_resources: false, separate_disk_gc: true };
@@ -11,7 +11,7 @@ fn memory(text: &str) -> Resources {
 }
 
 fn memory_request(pod: &Pod, gates: Gates) -> String {
-    pod_request(pod, "memory", gates, PodLevelRequests::HideAll).to_string()
+    pod_request(pod, "memory", gates, false).to_string()
 }
 
 fn sidecar(name: &str, text: &str) -> Container {

@@ -4,7 +4,6 @@ use super::OverRequestClass;
 use crate::disk_layout::{DiskLayout, Parts};
 use crate::pod::Volume;
 use crate::pods::{KnownPod, PodSet, RankFacts};
-use crate::policy::DiskRanking;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::{ContainerStatValues, PodStats, VolumeStatValues};
 use crate::units::{Nanos, Quantity};
@@ -53,7 +52,7 @@ impl Measure {
         let base = self.base(facts);
         let Some(used) = usage.map(Nanos::from_units) else {
             return match self {
-                _ if facts.absent_is_unknown => (OverRequestClass::Unknown, Nanos::ZERO.minus(base)),
+                _ if facts.enhanced => (OverRequestClass::Unknown, Nanos::ZERO.minus(base)),
                 Self::Processes => (OverRequestClass::Alike, Nanos::MAX),
                 _ => (OverRequestClass::NoStats, Nanos::ZERO),
             };
@@ -72,7 +71,7 @@ impl Measure {
     pub(crate) fn base(self, facts: &RankFacts) -> Nanos {
         match self {
             Self::Memory => facts.memory,
-            Self::Inodes(_) if facts.inodes_alone => facts.inodes,
+            Self::Inodes(_) if facts.enhanced => facts.inodes,
             Self::Bytes(_) | Self::Inodes(_) => facts.storage,
             Self::Processes => Nanos::ZERO,
         }
@@ -93,7 +92,7 @@ impl Measure {
     pub(crate) fn request(self, known: &KnownPod) -> Option<Quantity> {
         let resource = match self {
             Self::Memory => Resource::Memory,
-            Self::Inodes(_) if known.disk_ranking == DiskRanking::ByWhatIsFreed => Resource::Inodes,
+            Self::Inodes(_) if known.rank.enhanced => Resource::Inodes,
             Self::Bytes(_) | Self::Inodes(_) => Resource::EphemeralStorage,
             Self::Processes => return None,
         };
@@ -110,7 +109,7 @@ impl Measure {
         stats: Option<PodStats<'_>>,
     ) -> Option<i128> {
         let stats = stats?;
-        if !facts.absent_is_unknown {
+        if !facts.enhanced {
             return Some(self.usage(pods, place, stats));
         }
         match self {

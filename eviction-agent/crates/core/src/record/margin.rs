@@ -202,7 +202,7 @@ impl WhatIf {
         let mut facts = self.facts;
         let request = match self.measure {
             Measure::Memory => &mut facts.memory,
-            Measure::Inodes(_) if facts.inodes_alone => &mut facts.inodes,
+            Measure::Inodes(_) if facts.enhanced => &mut facts.inodes,
             Measure::Bytes(_) | Measure::Inodes(_) | Measure::Processes => &mut facts.storage,
         };
         *request = request.plus(Nanos::from_units(i128::from(more)));

@@ -13,7 +13,7 @@ pub use plausibility::{Implausible, RejectedReading};
 
 use crate::observation::{Observation, Observations};
 use crate::policy::preferences::MemoryMeasure;
-use crate::policy::{Plausibility, Rules, Threshold, TrendPolicy};
+use crate::policy::{Rules, Threshold};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::{Resource, Signal, SignalSet};
 use crate::snapshot::{MemoryDetail, NodeStats, Snapshot};
@@ -74,9 +74,9 @@ impl SignalFilter {
         rules: &Rules,
         seen: &mut SignalContext,
     ) -> Observations {
-        seen.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, &rules.memory);
-        let mut observations = observe(&snapshot.node, rules.memory.measure);
-        if let Plausibility::Plausible { max_unknown } = rules.plausibility {
+        seen.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, rules.memory());
+        let mut observations = observe(&snapshot.node, rules.memory().measure);
+        if let Some(max_unknown) = rules.max_unknown() {
             let explained = std::mem::take(&mut self.oom_killed);
             self.plausibility.reject(
                 at,
@@ -98,7 +98,7 @@ impl SignalFilter {
             };
             seen.unavailable = self.count_unknown(known, thresholds, max_unknown);
         }
-        if let TrendPolicy::Trend { .. } = rules.prediction {
+        if rules.prediction().is_some() {
             for signal in Signal::ALL {
                 if let Some(observed) = observations.get(signal) {
                     self.trends[signal as usize].observe(observed.time.unwrap_or(at), observed.available);
@@ -113,17 +113,17 @@ impl SignalFilter {
 
     /// There was to be a sample, but it failed: no signal is known.
     pub(crate) fn sample_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
-        match rules.plausibility {
-            Plausibility::Everything => SignalSet::EMPTY,
-            Plausibility::Plausible { max_unknown } => self.count_unknown(|_| false, thresholds, max_unknown),
+        match rules.max_unknown() {
+            None => SignalSet::EMPTY,
+            Some(max_unknown) => self.count_unknown(|_| false, thresholds, max_unknown),
         }
     }
 
     /// The sample after node-level reclaim, which belongs to the sample before it: nothing is
     /// learned from it, and what cannot be true is not known.
     pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
-        let mut observations = observe(node, rules.memory.measure);
-        if rules.plausibility != Plausibility::Everything {
+        let mut observations = observe(node, rules.memory().measure);
+        if !rules.are_kubelets() {
             self.plausibility.recheck(node, self.oom_killed, &mut observations);
         }
         observations
@@ -131,7 +131,7 @@ impl SignalFilter {
 
     /// Whether a signal that thresholds ask for is not known, but may be by the next sample.
     pub(crate) fn awaits(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
-        let Plausibility::Plausible { max_unknown } = rules.plausibility else { return false };
+        let Some(max_unknown) = rules.max_unknown() else { return false };
         thresholds
             .iter()
             .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))

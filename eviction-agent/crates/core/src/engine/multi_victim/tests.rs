@@ -17,13 +17,13 @@ use crate::fixture::{
 use crate::in_flight::ExecutorUpdate;
 use crate::input::{Event, Input};
 use crate::pod::Pod;
-use crate::policy::{Policy, SoftGrace, Threshold, VictimsPerSync};
+use crate::policy::{Policy, Threshold};
 use crate::progress::EvictionResult;
 use crate::reading::{Reading, UnknownReason};
 use crate::record::{DecisionRecord, RecordSubject};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats, Snapshot};
-use crate::units::ThresholdValue;
+use crate::units::{GoDuration, ThresholdValue};
 
 /// By the enhanced profile's rules, as they are by default.
 fn enhanced(thresholds: Vec<Threshold>) -> Policy {
@@ -88,8 +88,9 @@ fn soft_evictions_grant_what_the_pod_asks_for_up_to_the_cap() {
     let granted = |own: Option<i64>, cap: Option<i64>| {
         let mut one = pod("a", "10");
         one.termination_grace_period_seconds = own;
-        let mut policy = enhanced(vec![soft(MemoryAvailable, "100", 1)]);
-        policy.rules.soft_grace = SoftGrace::Own { cap };
+        let policy = fixture::enhanced(vec![soft(MemoryAvailable, "100", 1)], |preferences| {
+            preferences.soft.grace_period_cap = cap.map(GoDuration::from_secs);
+        });
         let mut engine = engine(policy, &set(vec![one]));
         step(&mut engine, 1, sample(1, 50, &[("a", 300)]));
         victims(&step(&mut engine, 2, sample(2, 50, &[("a", 300)])))[0].1
@@ -290,10 +291,8 @@ impl Leaving {
 }
 
 fn sized(policy: Policy) -> Option<(Policy, u32)> {
-    match policy.rules.victims {
-        VictimsPerSync::Sized { most } => Some((policy, most)),
-        VictimsPerSync::One => None,
-    }
+    let most = policy.rules.preferences.as_ref()?.max_evictions_per_sync;
+    Some((policy, most))
 }
 
 proptest! {
@@ -351,8 +350,9 @@ proptest! {
         let uids: Vec<_> = (0..holds.len()).map(|n| n.to_string()).collect();
         let pods = set(uids.iter().map(|uid| pod(uid, "1")).collect());
         let usage: Vec<_> = uids.iter().map(String::as_str).zip(holds.iter().copied()).collect();
-        let mut policy = enhanced(vec![hard(MemoryAvailable, "100")]);
-        policy.rules.victims = VictimsPerSync::Sized { most: 100 };
+        let policy = fixture::enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+            preferences.max_evictions_per_sync = 100;
+        });
         let mut engine = engine(policy, &pods);
         let first = step(&mut engine, 0, sample(0, available, &usage));
         let evaluation = first.evaluation().unwrap();
