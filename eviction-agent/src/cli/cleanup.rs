@@ -15,8 +15,11 @@ use eviction_kube::Clean;
 #[derive(Debug, Args)]
 pub(super) struct CleanupArgs {
     /// Names of the nodes
-    #[arg(required = true, value_name = "NODE")]
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NODE")]
     nodes: Vec<String>,
+    /// All nodes of the cluster
+    #[arg(long)]
+    all: bool,
     /// Kubeconfig file for the API server [default in a pod: the pod's service account]
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
@@ -36,7 +39,8 @@ enum DryRunArg {
 }
 
 pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
-    let CleanupArgs { nodes, kubeconfig, dry_run } = args;
+    let CleanupArgs { nodes, all, kubeconfig, dry_run } = args;
+    let nodes = (!all).then_some(nodes);
     let dry_run = match dry_run {
         None | Some(DryRunArg::None) => DryRun::None,
         Some(DryRunArg::Client) => DryRun::Client,

@@ -34,7 +34,7 @@ fn kinds(node: &Value) -> Vec<&str> {
 fn what_the_agent_has_written_goes_and_what_others_have_stays() {
     let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
     let rules = json!([
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
         {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     ]);
     let account = cluster.account("cleaner", &rules).unwrap();
@@ -82,11 +82,14 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
     let (code, told, _) = clean(&kubeconfig, &["n1", "n2"]);
     let done: String = lines.iter().map(|line| format!("{line}\n")).collect();
     assert_eq!((code, told), (0, format!("{done}node/n2: nothing to remove\n")));
+    let (code, told, _) = clean(&kubeconfig, &["--all"]);
+    assert_eq!((code, &*told), (0, "node/n1: nothing to remove\nnode/n2: nothing to remove\n"));
     let after = node(&cluster, "n1");
     assert_eq!(after["spec"]["taints"], others);
     assert_eq!(kinds(&after), ["MemoryPressure", "Ready"]);
     assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
 
+    assert_eq!(clean(&kubeconfig, &["--all", "n1"]).0, 2, "all nodes, or some");
     let (code, told, error) = clean(&kubeconfig, &["n9", "n1"]);
     assert_eq!((code, &*told), (1, "node/n1: nothing to remove\n"), "one that fails keeps back no other");
     assert_eq!(error, "error: read node n9: there is no such node\n");
@@ -101,6 +104,9 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
         error.contains("error: read node n1: a permission is missing: ") && error.contains("help: "),
         "{error}"
     );
+    let (code, _, error) = clean(&nobody, &["--all"]);
+    assert!(code == 1 && error.contains("error: list nodes: 403: "), "{code} {error}");
+    assert!(error.contains("help: it takes list of nodes"), "{error}");
     let (code, _, error) = clean(Path::new("/nowhere/kubeconfig"), &["n1"]);
     assert!(code == 1 && error.contains("read kubeconfig /nowhere/kubeconfig"), "{code} {error}");
 }

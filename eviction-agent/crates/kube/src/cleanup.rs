@@ -4,17 +4,79 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::progress::ApiResult;
+use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
+use crate::client::Client;
 use crate::error::OperationError;
+use crate::node_identity::message;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
+use crate::nullable::nullable;
+use crate::request::Request;
 
 /// A guard against others who write all the time, and against a server that does not come back.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// So often what somebody else writes again at once is removed again.
 const ROUNDS: u32 = 2;
+
+/// Nodes that are listed by one request, and the bytes that they may have.
+const PAGE: u32 = 50;
+const LARGEST: usize = 32 << 20;
+
+/// A page of the list of nodes.
+#[derive(Deserialize)]
+struct NodeList {
+    metadata: ListMetadata,
+    items: Vec<ListedNode>,
+}
+
+#[derive(Deserialize)]
+struct ListMetadata {
+    #[serde(default, rename = "continue", deserialize_with = "nullable")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct ListedNode {
+    metadata: NodeMetadata,
+}
+
+#[derive(Deserialize)]
+struct NodeMetadata {
+    name: String,
+}
+
+/// Lists the names of all nodes.
+///
+/// # Errors
+/// If the API server refuses or does not respond.
+pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> {
+    const OPERATION: &str = "list nodes";
+    let mut names = Vec::new();
+    let mut next = String::new();
+    loop {
+        let request = Request::get(format!("/api/v1/nodes?limit={PAGE}{next}"));
+        let response = client
+            .request(Request { largest: LARGEST, ..request })
+            .await
+            .map_err(|error| OperationError::because(OPERATION, &error))?;
+        if response.status != 200 {
+            let why = format!("{OPERATION}: {}: {}", response.status, message(&response));
+            let error = OperationError::new(why);
+            return Err(if response.status == 403 { error.help("it takes list of nodes") } else { error });
+        }
+        let page: NodeList = serde_json::from_slice(&response.body)
+            .map_err(|error| OperationError::because(OPERATION, &error))?;
+        names.extend(page.items.into_iter().map(|node| node.metadata.name));
+        if page.metadata.next.is_empty() {
+            return Ok(names);
+        }
+        // A token of the server: URL-safe Base64.
+        next = format!("&continue={}", page.metadata.next);
+    }
+}
 
 /// What was removed from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,5 +183,27 @@ fn failure(operation: &'static str, name: &str, result: &ApiResult) -> Operation
             .help("it takes get and patch of nodes, and patch of nodes/status"),
         ApiResult::Throttled { .. } => failed("the API server has too much to do"),
         result => failed(result.why().unwrap_or(result.name())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_server::{Then, serve};
+
+    #[tokio::test]
+    async fn every_page_of_the_list_is_read() {
+        let (access, seen) = serve(|head| {
+            let body = match head.contains("continue=abc") {
+                false => r#"{"metadata": {"continue": "abc"}, "items": [{"metadata": {"name": "n1"}}]}"#,
+                true => r#"{"metadata": {"continue": null}, "items": [{"metadata": {"name": "n2"}}]}"#,
+            };
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            ((head + body).into_bytes(), Then::Close)
+        })
+        .await;
+        let client = Client::new(access).unwrap();
+        assert_eq!(list_nodes(&client).await.unwrap(), ["n1", "n2"]);
+        assert_eq!(seen.lock().unwrap().len(), 2);
     }
 }

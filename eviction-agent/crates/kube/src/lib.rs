@@ -36,7 +36,7 @@ mod watch_layer;
 mod watcher;
 
 pub use access::{Access, KubeletAddress};
-pub use cleanup::{Clean, clean_node};
+pub use cleanup::{Clean, clean_node, list_nodes};
 pub use client::Client;
 pub use configz::{CONFIGZ_PATH, fetch_configz};
 pub use error::{AccessError, OperationError, RequestError};

@@ -18,7 +18,7 @@ use eviction_kill::RateLimitPolicy;
 use eviction_kube::events::EventSink;
 use eviction_kube::{
     Access, Clean, Client, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName, NodePatcher,
-    NodeStatusUpdate, OperationError, StoreView, check_access, clean_node,
+    NodeStatusUpdate, OperationError, StoreView, check_access, clean_node, list_nodes,
 };
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
@@ -250,8 +250,8 @@ pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<
 pub struct CleanOptions {
     /// The kubeconfig; without one, the service account of the pod that this runs in.
     pub kubeconfig: Option<PathBuf>,
-    /// The names of the nodes.
-    pub nodes: Vec<String>,
+    /// The names of the nodes; all of the cluster without any.
+    pub nodes: Option<Vec<String>>,
     /// How much of it is left out.
     pub dry_run: DryRun,
 }
@@ -262,26 +262,30 @@ pub type Cleaned = (String, Result<Clean, Failure>);
 /// Removes the agent's conditions and taints from nodes, one after the other.
 ///
 /// # Errors
-/// What keeps it from connecting to the API server at all, and names that are none.
+/// What keeps it from connecting to the API server at all or from knowing its nodes, and names that are none.
 pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
     let CleanOptions { kubeconfig, nodes, dry_run } = options;
-    let names: Result<Vec<_>, _> = nodes.iter().map(|name| NodeName::parse(Some(name.as_str()))).collect();
-    let names = names?;
+    for name in nodes.iter().flatten() {
+        NodeName::parse(Some(name))?;
+    }
     let client = connect(kubeconfig.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let patcher = NodePatcher::new(client, *dry_run != DryRun::None);
-    let cleaned = runtime.block_on(async {
+    let cleaned: Result<_, Failure> = runtime.block_on(async {
+        let names = match nodes {
+            Some(names) => names.clone(),
+            None => list_nodes(&client).await?,
+        };
+        let patcher = NodePatcher::new(client, *dry_run != DryRun::None);
         let mut cleaned = Vec::new();
         for name in names {
-            let name = name.to_string();
             let result = clean_node(&patcher, &name, *dry_run == DryRun::Client).await;
             cleaned.push((name, result.map_err(Failure::from)));
         }
-        cleaned
+        Ok(cleaned)
     });
     runtime.shutdown_background();
-    Ok(cleaned)
+    cleaned
 }
