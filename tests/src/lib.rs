@@ -15,6 +15,7 @@ pub mod fdinfo;
 pub mod file_system;
 pub mod folder;
 pub mod growth;
+pub mod helm;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod interrupt;

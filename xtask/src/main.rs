@@ -6,6 +6,7 @@
 
 mod bench;
 mod build;
+mod chart;
 mod demo;
 mod deny;
 mod dist;
@@ -39,6 +40,8 @@ enum Task {
     Test(test::Args),
     /// The alerts and recording rules, by promtool
     Mixin,
+    /// Check the Helm chart and what is made from it
+    Chart(chart::Args),
     /// Short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
     /// Stories with a real etcd, API server, controllers, scheduler and kubelet
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Task::Build(args) => build::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Mixin => test::run(&test::Args { filter: Some("mixin".to_owned()), deny_skips: true }),
+        Task::Chart(args) => chart::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),

@@ -22,6 +22,10 @@ const LLVM: u32 = 22;
 const DATED_NIGHTLY: &str = "nightly-2026-05-20";
 /// Built without optimisation: it runs for a second, and compiles in 1.5 minutes instead of 4.
 const CARGO_DENY: &str = "0.20.2";
+/// Renders the chart. Reads schemas of 2020-12, as 3.18 and later do.
+const HELM: &str = "v3.22.0";
+/// Has the schemas of Kubernetes 1.25 to 1.37.
+const KUBERNETES_VALIDATE: &str = "1.37.0";
 /// Hands targets to libFuzzer.
 const CARGO_FUZZ: &str = "0.13.1";
 /// The first cargo-deny that reads our deny.toml.
@@ -50,6 +54,8 @@ pub(crate) enum Need {
     Node,
     /// Prometheus and promtool, which check metrics, alerts and dashboards.
     Promtool,
+    /// Helm, and what validates the objects that it renders.
+    Helm,
     /// What makes the file systems of the tests.
     FileSystems,
 }
@@ -71,6 +77,10 @@ pub(crate) struct Tools {
     pub(crate) node: Option<PathBuf>,
     /// A folder with Prometheus and promtool, as `/` would have it.
     pub(crate) prometheus: Option<PathBuf>,
+    /// Helm.
+    pub(crate) helm: Option<PathBuf>,
+    /// kubernetes-validate.
+    pub(crate) kubernetes_validate: Option<PathBuf>,
 }
 
 impl Tools {
@@ -177,6 +187,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
             }
             Need::FileSystems => installed(machine, &FILE_SYSTEMS),
+            Need::Helm => helm(machine, &mut tools).or_else(|| kubernetes_validate(machine, &mut tools)),
             Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
@@ -273,6 +284,40 @@ fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
         [machine.tool_on_path("cargo-fuzz"), machine.own_tool("cargo-fuzz")].into_iter().flatten().next();
     tools.cargo_fuzz = found.map(|(path, _)| path);
     tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, Place::Own))
+}
+
+/// Helm of the version that the chart is tested with, built by Go.
+fn helm(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let folder = machine.own_root().join(format!("helm-{HELM}"));
+    tools.helm = Some(folder.join("helm"));
+    (!folder.join("helm").is_file()).then(|| Step {
+        missing: format!("helm {HELM}"),
+        program: "sh",
+        args: vec![
+            "-ec".to_owned(),
+            format!("GOBIN='{}' CGO_ENABLED=0 go install helm.sh/helm/v3/cmd/helm@{HELM}", folder.display()),
+        ],
+        env: &[],
+    })
+}
+
+/// kubernetes-validate in an environment of Python's of its own.
+fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let folder = machine.own_root().join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
+    let program = folder.join("bin/kubernetes-validate");
+    tools.kubernetes_validate = Some(program.clone());
+    (!program.is_file()).then(|| Step {
+        missing: format!("kubernetes-validate {KUBERNETES_VALIDATE}"),
+        program: "sh",
+        args: vec![
+            "-ec".to_owned(),
+            format!(
+                "python3 -m venv '{0}'; '{0}/bin/pip' install --quiet kubernetes-validate=={KUBERNETES_VALIDATE}",
+                folder.display()
+            ),
+        ],
+        env: &[],
+    })
 }
 
 /// Programs by the Debian package that has them.

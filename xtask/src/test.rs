@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
+use crate::chart;
 use crate::e2e::kubernetes;
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF, Metadata};
@@ -65,6 +66,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let kubernetes = kubernetes(args);
     let promtool = promtool();
     // The tests that lack them say so.
+    let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
+    // The tests that lack them say so.
     if let Err(error) = setup::ensure(&[Need::FileSystems]) {
         eprintln!("{error:#}");
     }
@@ -73,6 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut command = test.command(args, &built.programs);
         command.envs(kubernetes.iter().map(|folder| (kubernetes::FOLDER, folder)));
         command.envs(promtool.iter().map(|program| (PROMTOOL, program)));
+        command.envs(chart::programs(&helm));
         total.add(run_one(&test.title(), command, &log)?);
     }
     let log = logs.join("doc.log");

@@ -57,6 +57,24 @@ impl Cluster {
         answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
     }
 
+    /// The same of an account of the namespace of that pod, bound to the pod and so to its node, as a kubelet asks for it.
+    ///
+    /// # Errors
+    /// If the server refuses it.
+    pub fn token_of_pod(&self, pod: &Value) -> Result<String> {
+        let text = |pointer: &str| {
+            pod.pointer(pointer).and_then(Value::as_str).with_context(|| format!("a pod without {pointer}"))
+        };
+        let account = text("/spec/serviceAccountName")?;
+        let path =
+            format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", text("/metadata/namespace")?);
+        let (name, uid) = (text("/metadata/name")?, text("/metadata/uid")?);
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
+        let request = json!({"spec": {"expirationSeconds": 3600, "boundObjectRef": object}});
+        let answer = self.admin().post(&path, &request)?.ok()?;
+        answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
+    }
+
     /// Gives an account other rights. The server's authorizer hears of it a moment later.
     ///
     /// # Errors

@@ -68,7 +68,9 @@ fn collection(object: &Value) -> Result<String> {
     let kind = text("/kind").context("an object without a kind")?;
     let group = if version.contains('/') { "apis" } else { "api" };
     let namespace = text("/metadata/namespace").map(|name| format!("/namespaces/{name}")).unwrap_or_default();
-    Ok(format!("/{group}/{version}{namespace}/{}s", kind.to_lowercase()))
+    let kind = kind.to_lowercase();
+    let resource = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
+    Ok(format!("/{group}/{version}{namespace}/{resource}"))
 }
 
 #[cfg(test)]
@@ -87,6 +89,7 @@ mod tests {
         assert_eq!(of("apps/v1", "DaemonSet", "a"), "/apis/apps/v1/namespaces/a/daemonsets");
         let rbac = "rbac.authorization.k8s.io/v1";
         assert_eq!(of(rbac, "ClusterRole", ""), format!("/apis/{rbac}/clusterroles"));
+        assert_eq!(of("a/v1", "ValidatingAdmissionPolicy", ""), "/apis/a/v1/validatingadmissionpolicies");
     }
 
     #[test]
@@ -98,8 +101,16 @@ mod tests {
             assert!(namespace.is_null() || namespace == NAME, "{object}");
         }
         let kinds: Vec<&str> = manifests.0.iter().filter_map(|object| object["kind"].as_str()).collect();
-        let expected =
-            ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"];
+        let expected = [
+            "Namespace",
+            "ServiceAccount",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+            "ConfigMap",
+            "DaemonSet",
+        ];
         assert_eq!(kinds, expected);
     }
 }

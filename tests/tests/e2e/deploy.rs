@@ -83,9 +83,13 @@ pub(crate) fn options(
     options
 }
 
-/// A token of the manifests' service account, as its pod gets one.
-pub(crate) fn token(cluster: &mut Cluster) -> String {
-    cluster.until("there is a token", |it| Ok(it.token_in(NAME, NAME).ok())).unwrap()
+/// A token of the manifests' service account, as its pod on that node gets one.
+pub(crate) fn token(cluster: &mut Cluster, node: &str) -> String {
+    let mut pod = manifest::pod(node, node);
+    pod["metadata"]["namespace"] = json!(NAME);
+    pod["spec"]["serviceAccountName"] = json!(NAME);
+    let pod = cluster.until("the account may have pods", |it| Ok(it.make_pod(&pod).ok())).unwrap();
+    cluster.token_of_pod(&pod).unwrap()
 }
 
 fn pods_of_agent(cluster: &Cluster) -> BTreeMap<String, Value> {
@@ -123,7 +127,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
         assert!(security["privileged"].is_null() && security["readOnlyRootFilesystem"] == true);
     }
 
-    let token = token(&mut cluster);
+    let token = cluster.token_of_pod(&pods[NODE]).unwrap();
     let (node, kubelet) = (node_with_pod(&cluster, NODE, "hog"), kubelet(&cluster, NODE));
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
     let mut agent =
@@ -140,4 +144,53 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let pod = cluster.pod("default", "hog").unwrap().unwrap();
     assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
     assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn an_agent_changes_no_other_node_and_no_pod_there() {
+    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    for name in [NODE, "other"] {
+        cluster.add_node(name).unwrap();
+        cluster.make_pod(&manifest::pod(&format!("on-{name}"), name)).unwrap();
+    }
+    Manifests::read().unwrap().create(&cluster).unwrap();
+    let token = token(&mut cluster, NODE);
+    let client = cluster.client(&token).unwrap();
+    let taint =
+        json!({"spec": {"taints": [{"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"}]}});
+    let condition =
+        json!({"status": {"conditions": [{"type": "EvictionAgentMemoryPressure", "status": "True"}]}});
+    let disrupted = json!({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}});
+    let pods = "/api/v1/namespaces/default/pods";
+    // The server hears of rights and of the policy a moment later.
+    let refused = |answer: &tests::cluster::Answer| {
+        answer.status == 403
+            && answer.body["message"].to_string().contains("may not change node other or its pods")
+    };
+    let patch = |kind, path: &str, body: &Value| client.patch(kind, path, body);
+    cluster
+        .until("the policy is in force", |_| {
+            let answer = patch(Patch::Merge, "/api/v1/nodes/other", &taint)?;
+            Ok(refused(&answer).then_some(()))
+        })
+        .unwrap();
+    for (path, body) in [
+        ("/api/v1/nodes/other/status".to_owned(), &condition),
+        (format!("{pods}/on-other/status"), &disrupted),
+    ] {
+        let answer = patch(Patch::Strategic, &path, body).unwrap();
+        assert!(refused(&answer), "{path}: {answer:?}");
+    }
+    let answer = client.delete(&format!("{pods}/on-other"), &Value::Null).unwrap();
+    assert!(refused(&answer), "{answer:?}");
+
+    patch(Patch::Merge, &format!("/api/v1/nodes/{NODE}"), &taint).unwrap().ok().unwrap();
+    patch(Patch::Strategic, &format!("/api/v1/nodes/{NODE}/status"), &condition).unwrap().ok().unwrap();
+    patch(Patch::Strategic, &format!("{pods}/on-{NODE}/status"), &disrupted).unwrap().ok().unwrap();
+    client.delete(&format!("{pods}/on-{NODE}"), &Value::Null).unwrap().ok().unwrap();
+
+    // A token that is bound to no pod changes nothing.
+    let unbound = cluster.client(&cluster.token_in(NAME, NAME).unwrap()).unwrap();
+    let answer = unbound.patch(Patch::Merge, &format!("/api/v1/nodes/{NODE}"), &taint).unwrap();
+    assert_eq!(answer.status, 403, "{answer:?}");
 }

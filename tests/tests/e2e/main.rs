@@ -5,6 +5,7 @@
 
 mod agent;
 mod apart;
+mod chart;
 mod clean;
 mod deploy;
 mod events;

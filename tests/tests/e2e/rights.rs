@@ -219,10 +219,10 @@ fn every_rule_is_needed_and_no_other() {
     let mut manifests = Manifests::read().unwrap();
     manifests.create(&cluster).unwrap();
     let rules = manifests.of("ClusterRole").unwrap()["rules"].as_array().unwrap().clone();
-    let token = deploy::token(&mut cluster);
 
     // The account of the manifests has them all; each of the others lacks one.
     let (name, role) = ("rights-all".to_owned(), NAME.to_owned());
+    let token = deploy::token(&mut cluster, &name);
     let mut rounds = vec![Round { cluster: &cluster, manifests: manifests.clone(), name, role, token }];
     for place in 0..rules.len() {
         let name = format!("rights-{place}");

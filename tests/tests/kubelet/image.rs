@@ -10,7 +10,7 @@ use tests::story::Story;
 use crate::world::{World, growing, pod};
 
 /// Where the archive is; as in `xtask/src/e2e/mod.rs`.
-const IMAGE: &str = "EVICTION_AGENT_IMAGE";
+pub(crate) const IMAGE: &str = "EVICTION_AGENT_IMAGE";
 
 /// What this machine's network and folders ask for: a pod has no way to the API server's loopback
 /// address, and nothing is to be left on the machine.
@@ -59,7 +59,7 @@ fn ask(manifests: &mut Manifests, world: &World) {
     }));
 }
 
-fn agents_pod(cluster: &Cluster) -> Option<Value> {
+pub(crate) fn agents_pod(cluster: &Cluster) -> Option<Value> {
     let pods = cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
     let pods = pods["items"].as_array().unwrap().clone();
     pods.into_iter().find(|pod| {
@@ -69,7 +69,7 @@ fn agents_pod(cluster: &Cluster) -> Option<Value> {
 }
 
 /// What the agent has printed, by the runtime's log of its container.
-fn printed(folder: &Path) -> Vec<Value> {
+pub(crate) fn printed(folder: &Path) -> Vec<Value> {
     let mut open = vec![folder.join("pod-logs")];
     let mut events = Vec::new();
     while let Some(path) = open.pop() {

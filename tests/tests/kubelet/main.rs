@@ -10,6 +10,7 @@ mod configz;
 mod exempt;
 mod hog;
 mod image;
+mod installed;
 mod kill;
 mod oom;
 mod rest;

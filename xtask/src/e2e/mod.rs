@@ -15,6 +15,7 @@ use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use crate::build;
+use crate::chart;
 use crate::image;
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
@@ -34,7 +35,7 @@ const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
 
 /// Tells those stories of the image of `cargo xtask image`; as in `tests/tests/kubelet/image.rs`.
 const IMAGE: &str = "EVICTION_AGENT_IMAGE";
-const OF_IMAGE: &str = "image::";
+const OF_IMAGE: [&str; 2] = ["image::", "installed::"];
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -57,6 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, deny_skips, keep, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
     let node = setup::ensure(&[Need::Node]).inspect_err(|error| eprintln!("{error:#}")).ok();
+    let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
     // A story that lacks its programs says so, and is counted as skipped.
     let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
     let targets: Vec<&str> =
@@ -82,13 +84,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 command.env(kubernetes::FOLDER, folder);
             }
             command.envs(node.iter().filter_map(|tools| Some((NODE, tools.node.as_ref()?))));
+            command.envs(chart::programs(&helm));
             if *keep {
                 command.env(KEEP, "1");
             }
             command
         };
         let names = chosen(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories);
-        let image = match names.iter().any(|name| name.starts_with(OF_IMAGE)) {
+        let image = match names.iter().any(|name| OF_IMAGE.iter().any(|part| name.starts_with(part))) {
             true => Some(image::pack(Some(build::agent(false)?), Some(logs.join("image.oci.tar")))?),
             false => None,
         };

@@ -231,3 +231,18 @@ fn a_busybox_that_needs_libraries_is_none() {
     fs::write(fake.dir.path().join("usr/busybox"), elf).unwrap();
     assert_ne!(next(&fake), "busybox-static");
 }
+
+#[test]
+fn helm_is_built_and_its_validator_installed_in_folders_of_their_versions() {
+    let fake = Fake::fresh();
+    let next = || match next_step(&fake.machine, &[Need::Helm]) {
+        Plan::Do(step) => Err(step.missing),
+        Plan::Ready(tools) => Ok((tools.helm.unwrap(), tools.kubernetes_validate.unwrap())),
+    };
+    assert_eq!(next().unwrap_err(), format!("helm {HELM}"));
+    fake.file(&format!("own/helm-{HELM}/helm"));
+    assert_eq!(next().unwrap_err(), format!("kubernetes-validate {KUBERNETES_VALIDATE}"));
+    fake.file(&format!("own/kubernetes-validate-{KUBERNETES_VALIDATE}/bin/kubernetes-validate"));
+    let (helm, validate) = next().unwrap();
+    assert!(helm.is_file() && validate.is_file());
+}

@@ -1,0 +1,173 @@
+{{- /* The pod's spec. `root` is the chart's context, `args` are the container's arguments, `daemon` is set for the
+DaemonSet: the test is such a pod that ends. */}}
+{{- define "eviction-agent.pod" -}}
+{{- $root := .root -}}
+{{- $daemon := .daemon -}}
+{{- $args := concat .args (include "eviction-agent.storageArgs" .root | fromYamlArray) -}}
+{{- $capabilities := concat .root.Values.capabilities.base (.root.Values.disks.readPodStorage | ternary (list "DAC_READ_SEARCH") list) .root.Values.capabilities.extra | uniq -}}
+{{- with .root.Values -}}
+serviceAccountName: {{ include "eviction-agent.serviceAccount" $root }}
+automountServiceAccountToken: true
+{{- with .imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+# OOM kills are attributed, and processes signalled, by process ids of the host.
+hostPID: {{ .hostPID }}
+{{- if .hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- if $daemon }}
+terminationGracePeriodSeconds: 5
+{{- else }}
+restartPolicy: Never
+{{- end }}
+{{- with .podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+- name: {{ if $daemon }}agent{{ else }}check{{ end }}
+  image: {{ include "eviction-agent.image" $root }}
+  imagePullPolicy: {{ .image.pullPolicy }}
+  args:
+  {{- toYaml $args | nindent 2 }}
+  env:
+  - name: NODE_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
+  # Where the kubelet is asked.
+  - name: NODE_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.hostIP
+  - name: POD_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.podIP
+  {{- with .extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if $daemon }}
+  ports:
+  - name: metrics
+    containerPort: {{ .metrics.port }}
+  {{- end }}
+  {{- with .resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if $daemon }}
+  startupProbe:
+    httpGet: {path: /healthz, port: metrics}
+    periodSeconds: 2
+    failureThreshold: 30
+  livenessProbe:
+    httpGet: {path: /healthz, port: metrics}
+    periodSeconds: 10
+    timeoutSeconds: 5
+    failureThreshold: 6
+  readinessProbe:
+    httpGet: {path: /readyz, port: metrics}
+    periodSeconds: 10
+    timeoutSeconds: 5
+  {{- end }}
+  securityContext:
+    # Most runtimes hand capabilities on to root alone; it is no more than this list says.
+    runAsUser: 0
+    readOnlyRootFilesystem: true
+    {{- if .privileged }}
+    privileged: true
+    {{- else }}
+    allowPrivilegeEscalation: false
+    capabilities:
+      drop: [ALL]
+      # What each is for: docs/reference/capabilities.md.
+      add: [{{ join ", " $capabilities }}]
+    {{- end }}
+  volumeMounts:
+  # Usage thresholds of cgroup version 1 and pressure triggers are written into it.
+  - {name: cgroup, mountPath: /sys/fs/cgroup}
+  - {name: config, mountPath: /etc/eviction-agent, readOnly: true}
+  # The state directory: kept across restarts of the agent, not of the node.
+  - {name: run, mountPath: /run/eviction-agent}
+  {{- if .kubelet.configFile }}
+  - {name: kubelet-config, mountPath: /host/kubelet/config.yaml, readOnly: true}
+  {{- end }}
+  {{- if .kubelet.certificateFile }}
+  - {name: kubelet-certificate, mountPath: /host/kubelet/kubelet.crt, readOnly: true}
+  {{- end }}
+  {{- range include "eviction-agent.storagePaths" $root | fromYamlArray }}
+  # For what pods use of the disks, at the same path as on the host.
+  - {name: {{ .name }}, mountPath: {{ .path }}, readOnly: true, mountPropagation: HostToContainer}
+  {{- end }}
+  {{- with .extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+volumes:
+- name: cgroup
+  hostPath: {path: /sys/fs/cgroup, type: Directory}
+- name: config
+  configMap: {name: {{ include "eviction-agent.fullname" $root }}}
+- name: run
+  hostPath: {path: {{ .stateDir }}, type: DirectoryOrCreate}
+{{- with .kubelet.configFile }}
+- name: kubelet-config
+  hostPath: {path: {{ . }}, type: File}
+{{- end }}
+{{- with .kubelet.certificateFile }}
+- name: kubelet-certificate
+  hostPath: {path: {{ . }}, type: File}
+{{- end }}
+{{- range include "eviction-agent.storagePaths" $root | fromYamlArray }}
+- name: {{ .name }}
+  hostPath: {path: {{ .path }}, type: Directory}
+{{- end }}
+{{- with .extraVolumes }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What is mounted for what pods use of the disks. */}}
+{{- define "eviction-agent.storagePaths" -}}
+{{- with .Values.disks }}
+{{- if .readPodStorage }}
+- {name: kubelet-pods, path: {{ .kubeletDir }}/pods}
+{{- with .podLogsDir }}
+- {name: pod-logs, path: {{ . }}}
+{{- end }}
+{{- with .runtimeDir }}
+- {name: runtime, path: {{ . }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "eviction-agent.storageArgs" -}}
+{{- with .Values.disks }}
+{{- if .readPodStorage }}
+- --kubelet-root-dir={{ .kubeletDir }}
+{{- with .podLogsDir }}
+- --pod-logs-dir={{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

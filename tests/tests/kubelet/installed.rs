@@ -1,0 +1,136 @@
+//! The chart, installed by Helm on a real node: a dry run that evicts no pod, evictions when asked, and nothing left in
+//! the cluster afterwards.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::cluster::{Cluster, NAME, Options};
+use tests::helm::{Helm, chart};
+
+use crate::image::{IMAGE, agents_pod, printed};
+use crate::world::{NODE, World, growing, pod, running};
+
+/// What the hog takes: less than the agent leaves to pods, and more than the kubelet asks for.
+const HOG_MIB: u64 = 650;
+
+/// What this machine's network and folders ask for; and a margin that is far from the kubelet's own threshold.
+fn values(world: &World) -> Value {
+    let folder = world.node.path();
+    let port = world.cluster.port().to_string();
+    let capabilities = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK"];
+    // Nobody can hand on what he has not.
+    let own: Vec<_> = capabilities.into_iter().filter(|name| tests::privileges::has(name).unwrap()).collect();
+    json!({
+        "image": {"pullPolicy": "Never"},
+        "hostNetwork": true,
+        "extraEnv": [
+            {"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+        ],
+        "capabilities": {"base": own},
+        "stateDir": folder.join("state"),
+        "kubelet": {"certificateFile": folder.join("certificates/kubelet.crt")},
+        "config": {
+            "thresholdMargin": {"value": "300Mi"},
+            "thresholds": {"configz": {"address": "127.0.0.1", "port": world.node.kubelet_port()}},
+        },
+    })
+}
+
+fn node(cluster: &Cluster) -> Value {
+    cluster.admin().get(&format!("/api/v1/nodes/{NODE}")).unwrap().ok().unwrap()
+}
+
+/// The agent's conditions and taints.
+fn marks(cluster: &Cluster) -> Vec<String> {
+    let node = node(cluster);
+    let texts = |list: &Value, key: &str| {
+        let all = list.as_array().cloned().unwrap_or_default();
+        all.iter().map(|it| it[key].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = [texts(&node["status"]["conditions"], "type"), texts(&node["spec"]["taints"], "key")].concat();
+    all.into_iter().filter(|name| name.to_lowercase().replace('-', "").contains("evictionagent")).collect()
+}
+
+/// Everything of the release that the API server still has.
+fn remaining(cluster: &Cluster) -> Vec<String> {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let admission = "/apis/admissionregistration.k8s.io/v1";
+    let namespaced = format!("namespaces/{NAME}");
+    let paths = [
+        format!("{rbac}/clusterroles"),
+        format!("{rbac}/clusterrolebindings"),
+        format!("{admission}/validatingadmissionpolicies"),
+        format!("{admission}/validatingadmissionpolicybindings"),
+        format!("/apis/apps/v1/{namespaced}/daemonsets"),
+        format!("/apis/batch/v1/{namespaced}/jobs"),
+        format!("/api/v1/{namespaced}/configmaps"),
+        format!("/api/v1/{namespaced}/serviceaccounts"),
+    ];
+    let mut found = Vec::new();
+    for path in paths {
+        let list = cluster.admin().get(&path).unwrap().ok().unwrap();
+        let names = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["metadata"]["name"].as_str().unwrap().to_owned());
+        found.extend(names.filter(|name| name.contains(NAME)).map(|name| format!("{path}/{name}")));
+    }
+    found
+}
+
+#[test]
+fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
+    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
+        tests::report_skip(&format!("{IMAGE} names no image: `cargo xtask e2e` makes one"));
+        return;
+    };
+    let Some(helm) = Helm::find() else { return };
+    let options = Options { controllers: true, scheduler: true };
+    let Some(mut world) = World::small(&options) else { return };
+    world.node.import_archive(&image).unwrap();
+    let helm = helm.of_cluster(world.cluster.admin_kubeconfig().unwrap());
+    let file = world.node.path().join("values.json");
+    std::fs::write(&file, values(&world).to_string()).unwrap();
+    let chart = chart();
+    let release = [NAME, chart.to_str().unwrap(), "--namespace", NAME];
+    let install = ["install", "--create-namespace", "--values", file.to_str().unwrap()];
+    helm.run(&[&install[..], &release].concat()).unwrap();
+    let ready = |cluster: &Cluster| Ok(agents_pod(cluster).map(|pod| pod["metadata"]["uid"].clone()));
+    let first = world.cluster.until("the agent's pod is Ready", ready).unwrap();
+
+    // In the dry run the server agrees, and the pod stays.
+    let hog = world.image("hog", &growing(1, HOG_MIB));
+    world.run(&pod("hog", &hog, None, None));
+    let folder = world.node.path().to_owned();
+    let decided = |event: &Value| event["event"] == "eviction_decision" && event["pod"] == "hog";
+    world
+        .cluster
+        .until("the dry run names the pod", |_| Ok(printed(&folder).iter().any(decided).then_some(())))
+        .unwrap();
+    crate::rig::interrupt().sleep(Duration::from_secs(5)).unwrap();
+    let kept = running(&world.cluster, "hog").expect("the dry run evicts no pod");
+    assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
+    assert_eq!(marks(&world.cluster), [""; 0], "a dry run writes nothing to the node");
+
+    let evict = ["upgrade", "--reuse-values", "--set", "config.dryRun=None"];
+    helm.run(&[&evict[..], &release].concat()).unwrap();
+    world.until_gone("hog");
+    assert_eq!(world.kubelets_evictions(), [""; 0]);
+    let second = world
+        .cluster
+        .until("the next agent is Ready", |cluster| Ok(ready(cluster)?.filter(|uid| *uid != first)))
+        .unwrap();
+    assert!(second.is_string());
+    assert!(!marks(&world.cluster).is_empty(), "an agent that acts writes to the node");
+
+    let tested = helm.run(&["test", NAME, "--namespace", NAME, "--logs", "--timeout=2m"]);
+    let log = tested.unwrap_or_else(|error| panic!("{error}"));
+    assert!(log.contains("Phase:          Succeeded"), "{log}");
+
+    helm.run(&["uninstall", NAME, "--namespace", NAME, "--wait", "--timeout=3m"]).unwrap();
+    assert_eq!(marks(&world.cluster), [""; 0]);
+    assert_eq!(remaining(&world.cluster), [""; 0]);
+}

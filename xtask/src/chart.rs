@@ -1,0 +1,43 @@
+//! `cargo xtask chart`: the Helm chart, by the tests of `tests/tests/chart`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::setup::{self, Need, Tools};
+use crate::shell;
+use crate::test;
+
+/// By which the tests are told of the programs; as in `tests/src/helm.rs` and `tests/tests/chart/main.rs`.
+const HELM: &str = "EVICTION_AGENT_HELM";
+const VALIDATE: &str = "EVICTION_AGENT_KUBERNETES_VALIDATE";
+/// Tells the tests to write what is made from the chart; as in the latter.
+const UPDATE: &str = "EVICTION_AGENT_UPDATE";
+
+/// Arguments of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write what is made from the chart: the manifests, the schema and the README, and what ci values render to
+    #[arg(long)]
+    update: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf, Need::Helm])?;
+    let built = test::build(&["eviction-agent", "tests"], &["--test", "chart", "--bins"], &tools)?;
+    let Some(program) = built.tests.first() else { bail!("the tests of the chart were not built") };
+    let mut command = program.start(&built.programs);
+    command.envs(programs(&tools));
+    if args.update {
+        command.env(UPDATE, "1");
+    }
+    shell::run(&mut command)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Helm and kubernetes-validate, as the tests are told of them.
+pub(crate) fn programs(tools: &Tools) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+    let all = [(HELM, &tools.helm), (VALIDATE, &tools.kubernetes_validate)];
+    all.into_iter().filter_map(|(name, program)| Some((name, program.as_ref()?)))
+}
