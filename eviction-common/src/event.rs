@@ -138,7 +138,7 @@ pub struct ThresholdCrossed {
     pub generation: u64,
     /// Usage of the level's cgroup then, pages.
     pub usage: u64,
-    /// Gross charges since the arming, pages; 0 on rungs that do not see every charge.
+    /// Gross charges since the arming, pages; 0 on backends that do not see every charge.
     pub gross: u64,
     /// The task that ran: the one that charged, mostly.
     pub tgid: u32,

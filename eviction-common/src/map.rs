@@ -53,7 +53,7 @@ pub struct FireToken {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ChargedCgroup {
-    /// Pages charged since; 0 on rungs that do not see every charge.
+    /// Pages charged since; 0 on backends that do not see every charge.
     pub gross: u64,
     /// How often the hook fired for it.
     pub fired: u64,

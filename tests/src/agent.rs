@@ -236,7 +236,7 @@ impl Agent {
     }
 
     /// The backend that a source uses, and why.
-    pub fn rung(&self, source: &str) -> Option<(String, String)> {
+    pub fn backend(&self, source: &str) -> Option<(String, String)> {
         let started = self.heard.iter().find(|event| event.kind() == "started")?;
         let sources = started.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;

@@ -73,8 +73,8 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
     let mut agent = start(&node, &calm());
     wait_for_limits(&agent, "container", "watched", 2.0);
     wait_for_limits(&agent, "pod", "watched", 1.0);
-    let (rung, _) = agent.rung("charge").unwrap();
-    if rung != "none" {
+    let (backend, _) = agent.backend("charge").unwrap();
+    if backend != "none" {
         wait_for_limits(&agent, "container", "armed", 2.0);
         wait_for_limits(&agent, "pod", "armed", 1.0);
     }
@@ -91,9 +91,9 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
     );
     assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
     assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
-    if rung != "none" {
+    if backend != "none" {
         // The growth is over in some milliseconds, the next full sample is far: a hook told of it.
-        assert_eq!(near.text("detected_by"), rung, "{near:?}");
+        assert_eq!(near.text("detected_by"), backend, "{near:?}");
         assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
     }
     wait_for_limits(&agent, "container", "near", 1.0);
@@ -108,10 +108,10 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
 
     let mut grower = run(&node, web, 1, &["grow", "--size", "200M", "--rate", "60M"]);
     let of = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
-    if agent.rung("oom").is_some_and(|(rung, _)| rung != "none") {
+    if agent.backend("oom").is_some_and(|(backend, _)| backend != "none") {
         let kill = agent.wait_for("the kill", GUARD, of).unwrap();
         assert_eq!((kill.text("limit_scope"), &*kill.pod()), ("container", "shop/web"), "{kill:?}");
-        if rung != "none" {
+        if backend != "none" {
             assert!(kill.number("near_limit_us").is_some_and(|us| us > 0), "{kill:?}");
         }
     }
@@ -120,7 +120,7 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
         let labels = [("level", "container"), ("state", state)];
         agent.metrics().unwrap().sum("eviction_agent_memory_limit_transitions_total", &labels)
     };
-    if rung != "none" {
+    if backend != "none" {
         assert_eq!(crossings(&agent, "near"), 2.0);
     }
     assert!(crossings(&agent, "away") >= 1.0);
@@ -175,13 +175,13 @@ fn what_all_pods_may_have_is_decided_at() {
     config["evictionHard"]["memory.available"] = json!("40Mi");
     config["enforceNodeAllocatable"] = json!(["pods"]);
     let mut agent = start(&node, &config);
-    let (rung, _) = agent.rung("charge").unwrap();
+    let (backend, _) = agent.backend("charge").unwrap();
     let grower = run(&node, web, 0, &["grow", "--size", "110M", "--rate", "200M"]);
     let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!((decision.text("signal"), &*decision.pod()), ("allocatableMemory.available", "shop/web"));
     let available = decision.value.get("available").and_then(Value::as_i64).unwrap();
     assert!(available < 40 * MIB as i64, "{decision:?}");
-    if rung != "none" {
+    if backend != "none" {
         assert!(
             decision.number("crossed_mono_ns").is_some() || decision.text("detected_by") == "timer",
             "{decision:?}"
@@ -214,7 +214,7 @@ fn charges_in_a_group_that_lies_too_deep_are_counted_and_its_pod_is_evicted_all_
     let deep = node.pods[web].containers[0].group.group(["g"; 30].join("/")).unwrap();
     let mut hog = Workload::start(&workload::binary().unwrap(), &deep, ["grow", "--size", "250M"]).unwrap();
     let mut agent = start(&node, &json!({"evictionHard": {"memory.available": "96Mi"}}));
-    if agent.rung("charge").is_none_or(|(rung, _)| rung == "none") {
+    if agent.backend("charge").is_none_or(|(backend, _)| backend == "none") {
         skip!("no BPF program for charges can be used here");
     }
     hog.go().unwrap();

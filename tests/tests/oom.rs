@@ -41,12 +41,12 @@ fn kill(node: &Node) -> u32 {
     process.pid()
 }
 
-/// The rung by which an agent sees them here, `none` where no program can: a lockdown withholds what it takes.
-fn rung(node: &Node) -> String {
+/// The backend by which an agent sees them here, `none` where no program can: a lockdown withholds what it takes.
+fn backend(node: &Node) -> String {
     let agent = start(node, &[]);
-    let (rung, _) = agent.rung("oom").unwrap();
+    let (backend, _) = agent.backend("oom").unwrap();
     agent.stop().unwrap();
-    rung
+    backend
 }
 
 fn of_kills(event: &Event) -> bool {
@@ -56,7 +56,7 @@ fn of_kills(event: &Event) -> bool {
 #[test]
 fn many_kills_at_containers_and_pods_are_each_told_once_and_right() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    if rung(&node) == "none" {
+    if backend(&node) == "none" {
         skip!("no source of OOM kills can be used here");
     }
     drop(node);
@@ -80,15 +80,15 @@ fn many_kills_at_containers_and_pods_are_each_told_once_and_right() {
 #[test]
 fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    // Whatever rungs there are, none of them is to be left.
-    let mut rung = rung(&node);
+    // Whatever backends there are, none of them is to be left.
+    let mut backend = backend(&node);
     let mut denied = Vec::new();
     let mut agent = start(&node, &denied);
-    while rung != "none" {
-        denied.extend(["--disable-backend".to_owned(), rung]);
+    while backend != "none" {
+        denied.extend(["--disable-backend".to_owned(), backend]);
         agent.stop().unwrap();
         agent = start(&node, &denied);
-        rung = agent.rung("oom").unwrap().0;
+        backend = agent.backend("oom").unwrap().0;
     }
     kill(&node);
     let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
@@ -109,7 +109,7 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
 #[test]
 fn a_kill_that_a_program_saw_is_counted_once() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    if rung(&node) == "none" {
+    if backend(&node) == "none" {
         skip!("no source of OOM kills can be used here");
     }
     let mut agent = start(&node, &[]);

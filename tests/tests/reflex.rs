@@ -77,7 +77,7 @@ impl Scene {
         let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
         options.config = Some(config);
         let agent = Agent::start(&options, &Interrupt::default()).unwrap();
-        if agent.rung("charge").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
+        if agent.backend("charge").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
             return Err("no hook for charges".to_owned());
         }
         let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };

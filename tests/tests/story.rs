@@ -78,7 +78,7 @@ fn kills_and_ends_are_attributed_as_they_were() {
     let mut job = workload(&node, report, 0, &["--on-term", "ignore", "grow", "--size", "256M"]);
     let mut hog = workload(&node, report, 1, &["--on-term", "ignore", "hold", "--size", "230M"]);
     let mut agent = start(&node);
-    if agent.rung("oom").is_none_or(|(rung, _)| rung.is_empty() || rung == "none") {
+    if agent.backend("oom").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
         skip!("no source of OOM kills can be used here");
     }
 

@@ -44,7 +44,7 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
     let idle = workload(&node, idler, &["hold", "--size", "8M"]);
     let mut agent = start(&node);
     for source in ["task", "reclaim"] {
-        if agent.rung(source).is_none_or(|(rung, _)| rung == "none") {
+        if agent.backend(source).is_none_or(|(backend, _)| backend == "none") {
             skip!("the kernel's {source} tracepoints cannot be used here");
         }
     }

@@ -164,7 +164,7 @@ fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> Stri
     if let Some(configured) = configuration {
         text.push_str(&format!("\n{}", settings(configured, columns)));
     }
-    let names: Vec<_> = daemon::rung_names().collect();
+    let names: Vec<_> = daemon::backend_names().collect();
     text.push_str(&format!("\n{}", wrap(&format!("backends: {}", names.join("; ")), columns)));
     text
 }
@@ -212,15 +212,15 @@ pub(super) struct BackendArgs {
 impl From<BackendArgs> for daemon::BackendSelection {
     fn from(args: BackendArgs) -> Self {
         let BackendArgs { only, disabled } = args;
-        Self { only, deny: disabled, lost: Vec::new() }
+        Self { only, deny: disabled, failed: Vec::new() }
     }
 }
 
 fn known(name: &str) -> Result<String, String> {
-    match daemon::rung_names().any(|known| known == name) {
+    match daemon::backend_names().any(|known| known == name) {
         true => Ok(name.to_owned()),
         false => {
-            let names: Vec<_> = daemon::rung_names().map(|name| format!("`{name}`")).collect();
+            let names: Vec<_> = daemon::backend_names().map(|name| format!("`{name}`")).collect();
             Err(format!("no such backend; the backends are {}", names.join(", ")))
         }
     }

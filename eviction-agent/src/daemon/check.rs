@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use eviction_bpf::load::load;
 use eviction_bpf::preflight::{Fact, probe};
 use eviction_bpf::{BackendInfo, LoadOptions};
 use eviction_config::Capacities;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
@@ -16,13 +15,11 @@ use eviction_node::fs::{FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::{Capacity, pid_limit};
-use eviction_node::timer::Timer;
 use serde::Serialize;
 
 use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
-use crate::daemon::memcg_v1::MemcgV1Threshold;
-use crate::daemon::psi_triggers::PsiTriggers;
+use crate::daemon::memory_notifier::MemoryNotifier;
 use crate::daemon::{cluster, realtime, startup};
 use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
@@ -36,7 +33,7 @@ pub struct Findings {
     pub configuration: Option<EffectiveConfig>,
     /// Whether `run` would start with the same arguments.
     pub would_start: bool,
-    /// The rung that each source would use, and why.
+    /// The backend that each source would use, and why.
     pub sources: Vec<Backend>,
     /// What the machine offers.
     pub facts: Vec<Fact>,
@@ -55,7 +52,7 @@ pub fn check(
     cluster: Option<&ClusterOptions>,
     cgroup_root: &Path,
     disks: &FsPaths,
-    rungs: &BackendSelection,
+    selection: &BackendSelection,
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
@@ -107,9 +104,11 @@ pub fn check(
     problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
     let sources = {
         let _inside = runtime.enter();
-        sources(rungs, root.as_ref(), figures)
+        sources(selection, root.as_ref(), figures)
     };
-    problems.extend(startup::missing_rung(rungs, &sources).err().into_iter().flat_map(Failure::into_causes));
+    problems.extend(
+        startup::missing_backend(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
+    );
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
@@ -119,24 +118,14 @@ pub fn check(
     })
 }
 
-/// The kernel sources' rungs, by loading and attaching them, and what is beside them.
+/// The backend of each source, by loading and attaching them.
 fn sources(
     choice: &BackendSelection,
     root: Option<&NodeRoot>,
     figures: Vec<BackendInfo>,
 ) -> Vec<BackendInfo> {
     let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
-    let mut sources = match load(&options) {
-        Ok(loaded) => {
-            let mut sources = loaded.kernel.sources().to_vec();
-            sources.extend(loaded.missing.iter().cloned());
-            sources
-        }
-        Err(refused) => refused.missing,
-    };
-    sources.extend(root.and_then(|root| MemcgV1Threshold::new(root, choice).1));
-    sources.extend(root.map(|root| PsiTriggers::new(root, choice).1).into_iter().flatten());
-    sources.push(Timer::info());
+    let mut sources = MemoryNotifier::probe(&options, root);
     // On a thread of its own, since there is no way back for an ordinary user.
     sources
         .extend(std::thread::spawn(move || realtime::prepare(&options.choice)).join().into_iter().flatten());

@@ -13,7 +13,7 @@ use eviction_config::{
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::units::ThresholdValue;
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
 use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSaid;

@@ -13,11 +13,12 @@ use eviction_bpf::{ArmedOrder, OrderNumber, SampleEpoch};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
-use eviction_node::sample_interval;
+use eviction_node::notify::sample_interval;
 
-use super::monitor::{BpfMonitor, NotArmed};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::MemoryUsage;
+
+use super::memory_notifier::{BpfBackend, NotArmed};
 
 /// Verdicts are made within this part of the node's memory before a line.
 const SHARE: u64 = 8;
@@ -128,12 +129,12 @@ pub(crate) fn reach(memory_capacity: u64) -> u64 {
 
 impl KillOrders {
     /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
-    pub(crate) fn mark(&mut self, hook: &mut BpfMonitor, near: Option<u64>) {
+    pub(crate) fn mark(&mut self, bpf: &mut BpfBackend, near: Option<u64>) {
         self.epoch = match near {
-            Some(level_id) => hook.mark_sample(level_id),
+            Some(level_id) => bpf.mark_sample(level_id),
             None => {
                 self.is_chosen = false;
-                hook.rest();
+                bpf.rest_kill();
                 None
             }
         };
@@ -183,8 +184,8 @@ impl KillOrders {
     }
 
     /// Nobody may be chosen, or nothing may stand.
-    pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, hook: &mut BpfMonitor, metrics: &Metrics) {
-        self.withdraw(hook);
+    pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, bpf: &mut BpfBackend, metrics: &Metrics) {
+        self.withdraw(bpf);
         metrics.kernel_kill_armed.set(0);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
@@ -193,9 +194,9 @@ impl KillOrders {
     }
 
     /// Lets nothing stand; whether what stood was carried out before.
-    pub(crate) fn withdraw(&mut self, hook: &mut BpfMonitor) -> bool {
+    pub(crate) fn withdraw(&mut self, bpf: &mut BpfBackend) -> bool {
         self.is_chosen = false;
-        let is_carried_out = hook.stand_down();
+        let is_carried_out = bpf.disarm_kill();
         if is_carried_out {
             self.await_record();
         }
@@ -211,7 +212,7 @@ impl KillOrders {
     /// goes by an ordinary decision already.
     pub(crate) fn stand(
         &mut self,
-        hook: &mut BpfMonitor,
+        bpf: &mut BpfBackend,
         level: GuardedLevel,
         seen: MemoryUsage,
         at: Instant,
@@ -237,7 +238,7 @@ impl KillOrders {
             expires_ns: choice.expires_ns(),
             still_until_ns: after(at, STILL),
         };
-        let OrderNumber(number) = match hook.stand(&standing) {
+        let OrderNumber(number) = match bpf.arm_kill(&standing) {
             Ok(number) => number,
             Err(NotArmed::CarriedOut) => {
                 self.await_record();

@@ -13,9 +13,10 @@ use eviction_node::cgroup::pods::Pods;
 use eviction_node::cgroup::sample::GroupSample;
 use eviction_node::cgroup::sampler::Sampler;
 
-use super::token_bucket::WakeBucket;
 use eviction_node::sampler::MemoryUsage;
-pub(crate) use watch::{LimitChange, LimitWatch, level};
+
+use super::token_bucket::TokenBucket;
+pub(crate) use watch::{LimitChange, LimitWatch};
 
 /// Whose limits are watched.
 pub(crate) const OWNERS: [LimitScope; 4] =
@@ -38,7 +39,7 @@ pub(crate) struct Limits {
     watches: Vec<LimitWatch>,
     spare: Vec<LimitWatch>,
     /// Each is a wake-up and a read of one group; many may come to their limits together. What is beyond is armed again later.
-    wakes: WakeBucket<20, 64>,
+    wakes: TokenBucket<20, 64>,
     /// How many are to be looked at, at the most.
     fired: usize,
     /// How many there are that usage tells nothing of.
@@ -54,7 +55,7 @@ impl Limits {
             near_percent,
             watches: Vec::new(),
             spare: Vec::new(),
-            wakes: WakeBucket::default(),
+            wakes: TokenBucket::default(),
             fired: 0,
             blind: 0,
             programs: 0,

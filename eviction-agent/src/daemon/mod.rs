@@ -1,7 +1,7 @@
 //! Wiring: the loop that owns the engine, supervision, shutdown.
 //!
 //! ```text
-//! reaction thread:  hook, v1 threshold, timer ─► eyes ─► engine ─► executor
+//! reaction thread:  memory notifier ─► sampler ─► engine ─► executor   
 //!                        ▲                         │ notes (bounded, no lock)
 //!                        │ commands                ▼
 //! main thread:      API server or pods file,  metrics, HTTP, watchdog
@@ -19,21 +19,15 @@ pub(crate) mod config_reload;
 pub(crate) mod configuration;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
-pub(crate) mod event_batch;
 pub(crate) mod executors;
-pub(crate) mod failover;
 pub(crate) mod file_watch;
 pub(crate) mod kernel_kill;
 pub(crate) mod limit_monitor;
-pub(crate) mod memcg_v1;
-pub(crate) mod monitor;
-pub(crate) mod notify_plan;
-pub(crate) mod on_demand;
+pub(crate) mod memory_notifier;
 pub(crate) mod oom_attribution;
 pub(crate) mod oom_counters;
 pub(crate) mod pod_activity;
 pub(crate) mod pod_source;
-pub(crate) mod psi_triggers;
 pub(crate) mod realtime;
 pub(crate) mod startup;
 pub(crate) mod state;
@@ -48,8 +42,8 @@ pub use configuration::{
     AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
 };
 pub use eviction_config::{Action, ActionSettings, DryRun};
-pub use eviction_node::backend_selection::BackendSelection;
-pub use eviction_node::timer::RUNG as TIMER;
+pub use eviction_node::backend::BackendSelection;
+pub use eviction_node::notify::timer::NAME as TIMER;
 pub use supervise::run;
 
 pub use crate::error::Failure;
@@ -72,7 +66,7 @@ pub const COMMIT: &str = env!("EVICTION_AGENT_COMMIT");
 /// The version of the layout of BPF records and maps.
 pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 
-/// Every rung that an option can name.
-pub fn rung_names() -> impl Iterator<Item = &'static str> {
-    eviction_bpf::attach_methods::names().chain(realtime::LADDER)
+/// Every backend that an option can name.
+pub fn backend_names() -> impl Iterator<Item = &'static str> {
+    eviction_bpf::attach_methods::names().chain(realtime::BACKENDS)
 }

@@ -8,7 +8,7 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::cgroup::tree::Tree;
 use std::borrow::Cow;
 
-use super::monitor::root_id;
+use super::memory_notifier::root_id;
 use crate::telemetry::event_log::{CgroupOwner, PodRef};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::pod_index::PodIndex;

@@ -1,7 +1,7 @@
 //! What the reaction thread asks of the kernel, so that it runs while the node does not: a place
 //! before all ordinary threads, memory that stays, and not to be the one that is killed.
 //!
-//! Each wish may be refused; what came of it is said like the rung of a source.
+//! Each wish may be refused; what came of it is reported like the backend of a source.
 
 use std::io;
 use std::path::Path;
@@ -11,8 +11,8 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{Pid, gettid};
 
-use eviction_node::backend_info::BackendInfo;
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendInfo;
+use eviction_node::backend::BackendSelection;
 
 /// Above every ordinary thread, below every other that asks for real time.
 const FIFO_PRIORITY: libc::c_int = 1;
@@ -25,11 +25,11 @@ const LONGEST_RUN_US: u64 = 1_000_000;
 /// The kernel's own figure for what must live, as the kubelet has it for itself.
 const OOM_SCORE_ADJ: &str = "-999";
 
-/// Rungs of the reaction thread, the best first.
+/// Backends of the control loop thread, the best first.
 const FIFO: &str = "SCHED_FIFO";
 const NICE: &str = "nice -20";
 /// Both.
-pub(crate) const LADDER: [&str; 2] = [FIFO, NICE];
+pub(crate) const BACKENDS: [&str; 2] = [FIFO, NICE];
 
 /// Lets go of programs or triggers on an ordinary thread: the kernel waits until nobody uses them
 /// any more, for tenths of a second at worst (`synchronize_rcu`), and whoever reacts must not.
@@ -40,7 +40,7 @@ pub(crate) fn let_go(of: impl Send + 'static) {
     }
 }
 
-/// Asks for all of it for the calling thread and its process, by the rungs that may be used. What
+/// Asks for all of it for the calling thread and its process, by the backends that may be used. What
 /// it spawns is ordinary.
 pub(crate) fn prepare(choice: &BackendSelection) -> [BackendInfo; 3] {
     let mut locked = lock();
@@ -97,7 +97,7 @@ pub(crate) fn step_down(thread: Pid) -> BackendInfo {
 const SOURCE: &str = "control loop thread";
 
 fn schedule(choice: &BackendSelection) -> BackendInfo {
-    let denied = |rung| choice.refusal(rung, LADDER);
+    let denied = |backend| choice.refusal(backend, BACKENDS);
     let refused = if let Some(why) = denied(FIFO) {
         format!("{FIFO}: {why}")
     } else {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_can_be_denied() {
+    fn backends_can_be_denied() {
         let told = |deny: &[&str]| {
             let deny = deny.iter().map(|&name| name.to_owned()).collect();
             let choice = BackendSelection { deny, ..BackendSelection::default() };
@@ -232,12 +232,12 @@ mod tests {
             std::thread::spawn(told).join().unwrap()
         };
         let (info, class) = told(&[FIFO, NICE]);
-        assert_eq!((info.rung, class), ("", policy(gettid())), "left as it was: {info:?}");
+        assert_eq!((info.backend, class), ("", policy(gettid())), "left as it was: {info:?}");
         let (info, class) = told(&[FIFO]);
         assert_ne!(class, libc::SCHED_FIFO);
         assert!(info.reason.starts_with("SCHED_FIFO: disabled by --disable-backend"), "{info:?}");
         // Without CAP_SYS_NICE there is nothing left.
-        assert!(info.rung == NICE || info.reason.contains("; nice -20: "), "{info:?}");
+        assert!(info.backend == NICE || info.reason.contains("; nice -20: "), "{info:?}");
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         });
         let info = info.join().unwrap();
         while std::fs::remove_dir(&group).is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {}
-        assert_eq!(info.rung, NICE, "{info:?}");
+        assert_eq!(info.backend, NICE, "{info:?}");
         assert!(info.reason.contains("cpu.rt_runtime_us is 0"), "{info:?}");
     }
 

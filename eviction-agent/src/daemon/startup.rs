@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use eviction_bpf::load::{ProgramLog, load};
+use eviction_bpf::load::ProgramLog;
 use eviction_bpf::{BackendInfo, LoadOptions, online_cpus};
-use eviction_config::Probes;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::KernelKillMode::HardMemory;
@@ -14,7 +13,7 @@ use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_kill::Killer;
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
@@ -22,12 +21,10 @@ use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::file::raise_descriptor_limit;
 use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
-use eviction_node::memcg_oom_events::MemcgOomEvents;
+use eviction_node::notify::timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
-use eviction_node::sample_interval::FillRate;
 use eviction_node::sampler::{Capacity, NodeSampler};
-use eviction_node::timer::{self, Timer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
@@ -39,11 +36,9 @@ use super::executors::{killer, rate_limits};
 use super::file_watch::FileWatch;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
-use super::memcg_v1::MemcgV1Threshold;
-use super::monitor::BpfMonitor;
+use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
-use super::psi_triggers::PsiTriggers;
 use super::realtime;
 use super::state::{self, PersistedState, RestoredState};
 use super::watchdog::Heartbeat;
@@ -226,7 +221,7 @@ pub(crate) fn react(
         log_writer::hurry();
         // Last of all: loading programs and reading a great tree take long, and need not be quick.
         sources.extend(realtime::prepare(&choice));
-        missing_rung(&choice, &sources)?;
+        missing_backend(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
         // From here on it is looked after; all that was loaded until now is no turn.
         reaction.pulse.turn(mono_ns());
@@ -265,17 +260,14 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         dry_run,
     } = plan;
     let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
-    let (hook, mut sources) = load_hook(&options, &service.probes);
-    let (v1, info) = MemcgV1Threshold::new(&root, &options.choice);
-    let (v2, infos) = PsiTriggers::new(&root, &options.choice);
-    sources.extend(info.into_iter().chain(infos));
+    let (notifier, mut sources) = MemoryNotifier::start(&options, &service.probes, &root, &metrics)
+        .map_err(|error| Failure::because("make a timer", &error))?;
     let sampler = open_sampler(root, &roster)?;
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
-    let oom_notice = MemcgOomEvents::new(sampler.root().version);
     let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
     let eyes = node_sampler(sampler, capacity, &host, &policy, &disks);
-    sources.extend(eyes.disks.info().into_iter().chain([Timer::info()]));
+    sources.extend(eyes.disks.info());
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let mut gauges = Gauges::new(&metrics);
@@ -293,13 +285,9 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         mains: ContainerInitTracker::new(&host.proc),
         statuses: ContainerStatusTracker::new(clock.now().wall),
         oom_counters,
-        oom_notice,
-        hook,
+        notifier,
         kill_orders: KillOrders::default(),
         kept_free,
-        v1,
-        v2,
-        timer: Timer::new().map_err(|error| Failure::because("make a timer", &error))?,
         executor,
         evictions,
         node,
@@ -312,8 +300,6 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pod_metrics: service.metrics.pods,
         keep,
         records,
-        rate: FillRate::new(online_cpus()),
-        cpus: online_cpus(),
     };
     reaction.recall(recalled);
     // What of it takes long is done before the first turn.
@@ -361,8 +347,8 @@ fn engine(policy: Policy, dry_run: bool) -> Engine {
 }
 
 /// An error if a backend of `--backend` is not in use: the agent does not start.
-pub(crate) fn missing_rung(choice: &BackendSelection, sources: &[BackendInfo]) -> Result<(), Failure> {
-    let used = |name: &str| name == timer::RUNG || sources.iter().any(|info| info.rung == name);
+pub(crate) fn missing_backend(choice: &BackendSelection, sources: &[BackendInfo]) -> Result<(), Failure> {
+    let used = |name: &str| name == timer::NAME || sources.iter().any(|info| info.backend == name);
     let Some(missing) = choice.only.iter().find(|name| !used(name)) else { return Ok(()) };
     let begin = format!("{missing}: ");
     let why =
@@ -370,27 +356,8 @@ pub(crate) fn missing_rung(choice: &BackendSelection, sources: &[BackendInfo]) -
     Err(Failure::failed(format!("backend {missing}: {}", why.unwrap_or("not available on this node"))))
 }
 
-/// The kernel side, or nothing with the reasons: the agent runs on its fallbacks then.
-fn load_hook(options: &LoadOptions, hooks: &Probes) -> (BpfMonitor, Vec<BackendInfo>) {
-    let refused = |why: String, missing: Vec<BackendInfo>| {
-        tracing::warn!(why, "no BPF: the fallbacks carry the decisions");
-        (BpfMonitor::default(), missing)
-    };
-    match load(options) {
-        Ok(loaded) => {
-            let mut sources = loaded.kernel.sources().to_vec();
-            sources.extend(loaded.missing.iter().cloned());
-            match BpfMonitor::new(loaded, options.clone(), hooks) {
-                Ok(hook) => (hook, sources),
-                Err(error) => refused(format!("the ring buffer cannot be watched: {error}"), Vec::new()),
-            }
-        }
-        Err(error) => refused(error.why, error.missing),
-    }
-}
-
 pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
-    let BackendInfo { source, rung, reason, sees_every_charge: _, grain_bytes: _ } = info;
-    let rung = if rung.is_empty() { event_log::NO_BACKEND } else { rung };
-    event_log::Backend { source: source.to_owned(), backend: rung.to_owned(), reason }
+    let BackendInfo { source, backend, reason, sees_every_charge: _, granularity_bytes: _ } = info;
+    let backend = if backend.is_empty() { event_log::NO_BACKEND } else { backend };
+    event_log::Backend { source: source.to_owned(), backend: backend.to_owned(), reason }
 }

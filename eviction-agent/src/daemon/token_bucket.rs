@@ -1,17 +1,17 @@
-//! How often what is armed close to a line may wake the agent.
+//! Bounds how often kernel thresholds may wake the agent.
 
-/// Page cache that comes and goes near a line wakes the agent at each floor's worth of charges: so many times at once,
-/// and so many a second.
+/// So many wakeups in a burst, and so many per second: page cache that comes and goes near a threshold crosses it again
+/// and again.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WakeBucket<const PER_SECOND: u64, const AT_ONCE: u64> {
-    /// When all of them are there again.
+pub(crate) struct TokenBucket<const PER_SECOND: u64, const BURST: u64> {
+    /// When the bucket is full again.
     full_ns: u64,
 }
 
-impl<const PER_SECOND: u64, const AT_ONCE: u64> WakeBucket<PER_SECOND, AT_ONCE> {
+impl<const PER_SECOND: u64, const BURST: u64> TokenBucket<PER_SECOND, BURST> {
     const EACH_NS: u64 = 1_000_000_000 / PER_SECOND;
 
-    /// Takes one, if there is any.
+    /// Takes a token, if there is any; returns whether there was.
     pub(crate) fn take(&mut self, now_ns: u64) -> bool {
         let is_left = self.is_left(now_ns);
         if is_left {
@@ -20,14 +20,14 @@ impl<const PER_SECOND: u64, const AT_ONCE: u64> WakeBucket<PER_SECOND, AT_ONCE> 
         is_left
     }
 
-    /// Whether there is one.
+    /// Returns whether there is a token.
     pub(crate) fn is_left(&self, now_ns: u64) -> bool {
         self.next_ns(now_ns) <= now_ns
     }
 
-    /// When there will be one.
+    /// Returns when there will be a token.
     pub(crate) fn next_ns(&self, now_ns: u64) -> u64 {
-        self.full_ns.saturating_sub((AT_ONCE - 1) * Self::EACH_NS).max(now_ns)
+        self.full_ns.saturating_sub((BURST - 1) * Self::EACH_NS).max(now_ns)
     }
 }
 
@@ -39,15 +39,16 @@ mod tests {
     const EACH: u64 = SECOND / 20;
 
     #[test]
-    fn many_at_once_and_then_so_many_a_second() {
-        let mut wakes = WakeBucket::<20, 64>::default();
-        let taken = |wakes: &mut WakeBucket<20, 64>, now_ns| (0..1000).filter(|_| wakes.take(now_ns)).count();
-        assert_eq!(taken(&mut wakes, SECOND), 64);
-        assert!(!wakes.is_left(SECOND) && wakes.is_left(SECOND + EACH));
-        assert_eq!(wakes.next_ns(SECOND), SECOND + EACH);
-        assert_eq!(taken(&mut wakes, SECOND + EACH), 1);
-        assert_eq!(taken(&mut wakes, 2 * SECOND), 19);
-        assert_eq!(taken(&mut wakes, 100 * SECOND), 64);
-        assert_eq!(taken(&mut wakes, 0), 0, "a clock that goes back gives none");
+    fn a_burst_and_then_so_many_per_second() {
+        let mut tokens = TokenBucket::<20, 64>::default();
+        let taken =
+            |tokens: &mut TokenBucket<20, 64>, now_ns| (0..1000).filter(|_| tokens.take(now_ns)).count();
+        assert_eq!(taken(&mut tokens, SECOND), 64);
+        assert!(!tokens.is_left(SECOND) && tokens.is_left(SECOND + EACH));
+        assert_eq!(tokens.next_ns(SECOND), SECOND + EACH);
+        assert_eq!(taken(&mut tokens, SECOND + EACH), 1);
+        assert_eq!(taken(&mut tokens, 2 * SECOND), 19);
+        assert_eq!(taken(&mut tokens, 100 * SECOND), 64);
+        assert_eq!(taken(&mut tokens, 0), 0, "a clock that goes back gives none");
     }
 }

@@ -11,7 +11,7 @@ use rustix::thread::Pid;
 
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::time::nanos;
-use eviction_node::timer::Timer;
+use eviction_node::notify::timer::Timer;
 
 use crate::telemetry::log_writer;
 use eviction_node::clock::mono_ns;

@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use eviction_bpf::attach_methods::RUNGS;
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
+
+use eviction_bpf::attach_methods::ATTACH_METHODS;
 
 pub use cgroup_owner::CgroupOwner;
 pub use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated, OomKill, Victim};
@@ -128,7 +129,7 @@ pub struct Backend {
 impl Backend {
     /// The source's preferred backend, if that is not the one in use.
     pub fn preferred(&self) -> Option<&'static str> {
-        let best = RUNGS.iter().find(|rung| rung.family.name() == self.source)?;
+        let best = ATTACH_METHODS.iter().find(|method| method.class.name() == self.source)?;
         (best.name != self.backend).then_some(best.name)
     }
 }

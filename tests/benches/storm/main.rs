@@ -62,8 +62,8 @@ fn run(Args { json, commit, cgroups, seconds, bench: _ }: &Args) -> Result<()> {
     let folders: Vec<_> = groups.iter().map(memory_folder).collect::<Result<_>>()?;
     let grower = subtree.group("grower")?;
     let Loaded { mut kernel, mut ring, .. } = load(&LoadOptions::default()).context("load the programs")?;
-    let rung = kernel.sources().iter().find(|info| info.source == "charge").map(|info| info.rung);
-    let machine = machine::line("storm", rung, commit)?;
+    let backend = kernel.sources().iter().find(|info| info.source == "charge").map(|info| info.backend);
+    let machine = machine::line("storm", backend, commit)?;
     let mut storm = Storm::start(Path::new(env!("CARGO_BIN_EXE_storm")), &folders)?;
     let measured = rage(&interrupt, &subtree, &mut storm, &mut kernel, &mut ring, &grower, *seconds)?;
     storm.pause()?;

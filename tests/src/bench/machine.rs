@@ -11,7 +11,7 @@ use crate::meminfo;
 ///
 /// # Errors
 /// If /proc cannot be read.
-pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
+pub fn line(bench: &str, backend: Option<&str>, commit: &str) -> Result<Value> {
     let read = |path: &str| fs::read_to_string(path).with_context(|| format!("read {path}"));
     let kernel = read("/proc/sys/kernel/osrelease")?;
     let memory = meminfo::total()?;
@@ -21,8 +21,8 @@ pub fn line(bench: &str, rung: Option<&str>, commit: &str) -> Result<Value> {
         "machine": {"kernel": kernel.trim(), "cpus": cpus, "mem_bytes": memory, "load1": load1()?},
         "commit": commit,
     });
-    if let Some(rung) = rung {
-        line["backend"] = json!(rung);
+    if let Some(backend) = backend {
+        line["backend"] = json!(backend);
     }
     Ok(line)
 }

@@ -89,7 +89,7 @@ fn a_group_and_those_that_it_is_in_are_told_each_at_its_own_level() {
     let mut process = Stepper::start(&container);
     process.step("touch 4");
     let mut rig = Rig::load();
-    let grain = rig.kernel.charge().unwrap().grain_bytes;
+    let grain = rig.kernel.charge().unwrap().granularity_bytes;
     let ways = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
     let start = pods.usage();
     let armed = ways.map(|(group, more)| rig.kernel.arm(group.id(), above(start + more * MIB)).unwrap());

@@ -19,7 +19,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     let mut process = Stepper::start(&container);
     process.step("touch 8");
     let mut rig = Rig::load();
-    let grain = rig.kernel.sources()[0].grain_bytes;
+    let grain = rig.kernel.sources()[0].granularity_bytes;
 
     let line = pod.usage() + 32 * MIB;
     let first = rig.kernel.arm(pod.id(), above(line)).unwrap();

@@ -310,18 +310,18 @@ fn no_program_for_disks_is_loaded_unless_asked_for() {
 fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
     need_bpf!();
     let options = LoadOptions { disks: true, ..LoadOptions::default() };
-    let rung = |facts: &KernelFacts, family: EventClass| {
+    let backend = |facts: &KernelFacts, family: EventClass| {
         let loaded = eviction_bpf::load::load_on(facts, &options).unwrap();
         assert_eq!(loaded.missing, []);
-        loaded.kernel.sources().iter().find(|info| info.source == family.name()).unwrap().rung
+        loaded.kernel.sources().iter().find(|info| info.source == family.name()).unwrap().backend
     };
     // Up to 6.1 each reservation is one block.
     let mut facts = capabilities::facts();
     let btf = facts.btf.as_mut().unwrap();
     btf.tracepoints.get_mut("ext4_da_reserve_space").unwrap().truncate(1);
-    let reserve = rung(&facts, EventClass::DiskNear);
+    let reserve = backend(&facts, EventClass::DiskNear);
     assert_eq!(reserve, "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space");
     // On cgroup v2 the owner of a write-back is read.
     facts.hierarchy = Ok(0);
-    assert!(rung(&facts, EventClass::Disk).starts_with("tp_btf ext4_allocate_blocks"));
+    assert!(backend(&facts, EventClass::Disk).starts_with("tp_btf ext4_allocate_blocks"));
 }

@@ -4,12 +4,12 @@ use std::sync::Mutex;
 
 use eviction_bpf::{
     self, EventClass, LoadOptions, ProgramLog,
-    attach_methods::RUNGS,
+    attach_methods::ATTACH_METHODS,
     btf::Btf,
     capabilities,
     offsets::{WANTED, resolve},
 };
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendSelection;
 
 use crate::groups::Cgroup;
 use crate::rig::{Rig, need_bpf, need_some_bpf, report_skip, wait_until};
@@ -21,9 +21,9 @@ fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
     let sources: Vec<_> = rig.kernel.sources().iter().map(|info| info.source).collect();
     assert_eq!(sources, families().map(EventClass::name).collect::<Vec<_>>());
     let ids = rig.kernel.program_ids();
-    let used = RUNGS.iter().filter(|rung| rung.family != EventClass::Near);
-    let used = used.filter(|rung| rig.kernel.sources().iter().any(|info| info.rung == rung.name));
-    assert_eq!(ids.len(), used.map(|rung| rung.hooks.len()).sum::<usize>());
+    let used = ATTACH_METHODS.iter().filter(|backend| backend.class != EventClass::Near);
+    let used = used.filter(|backend| rig.kernel.sources().iter().any(|info| info.backend == backend.name));
+    assert_eq!(ids.len(), used.map(|backend| backend.hooks.len()).sum::<usize>());
     let loaded = |id: &u32| program_exists(*id);
     assert!(ids.iter().all(loaded));
     drop(rig);
@@ -76,20 +76,21 @@ fn the_programs_say_what_they_do_when_asked() {
 }
 
 #[test]
-fn the_rung_for_old_kernels_is_accepted_by_the_verifier() {
+fn the_method_for_old_kernels_is_accepted_by_the_verifier() {
     need_bpf!();
     let mut facts = capabilities::facts();
     let btf = facts.btf.as_mut().unwrap();
     btf.tracepoints.insert("mark_victim", vec![eviction_bpf::btf::Argument::Number]);
     // Old kernels have better ones as well.
     const OLD: &str = "tp_btf mark_victim(pid)";
-    let better = RUNGS.iter().filter(|rung| rung.family == EventClass::Oom && rung.name != OLD);
-    let choice = deny(better.map(|rung| rung.name.to_owned()).collect());
+    let better =
+        ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Oom && backend.name != OLD);
+    let choice = deny(better.map(|backend| backend.name.to_owned()).collect());
     let loaded =
         eviction_bpf::load::load_on(&facts, &LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     assert_eq!(loaded.missing, []);
     let oom = loaded.kernel.sources().iter().find(|info| info.source == "oom").unwrap();
-    assert_eq!(oom.rung, OLD);
+    assert_eq!(oom.backend, OLD);
 }
 
 fn deny(deny: Vec<String>) -> BackendSelection {
@@ -99,13 +100,13 @@ fn deny(deny: Vec<String>) -> BackendSelection {
 #[test]
 fn what_is_denied_is_missing_with_its_reason() {
     need_bpf!();
-    let all: Vec<_> = RUNGS.iter().map(|rung| rung.name.to_owned()).collect();
-    let charge = RUNGS.iter().filter(|rung| rung.family == EventClass::Charge);
-    let charge: Vec<_> = charge.map(|rung| rung.name.to_owned()).collect();
+    let all: Vec<_> = ATTACH_METHODS.iter().map(|backend| backend.name.to_owned()).collect();
+    let charge = ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge);
+    let charge: Vec<_> = charge.map(|backend| backend.name.to_owned()).collect();
     let choice = deny(charge.clone());
     let loaded = eviction_bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     let missing = loaded.missing.iter().find(|info| info.source == "charge").unwrap();
-    assert_eq!(missing.rung, "");
+    assert_eq!(missing.backend, "");
     let reasons: Vec<_> =
         charge.iter().map(|name| format!("{name}: disabled by --disable-backend")).collect();
     assert_eq!(missing.reason, reasons.join("; "));

@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod arming;
+mod attach_methods;
 mod cgroups;
 mod charge;
 mod churn;
 mod disk;
 mod groups;
-mod ladder;
 mod load;
 mod near;
 mod oom;

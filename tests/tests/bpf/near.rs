@@ -26,7 +26,7 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
         return;
     }
     let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
-    let grain = near.grain_bytes;
+    let grain = near.granularity_bytes;
     assert!(!rig.kernel.is_attached(AttachWhen::NearLine), "it costs too much for every day");
     for round in 0..3 {
         rig.attach(AttachWhen::NearLine);

@@ -217,14 +217,14 @@ fn check_says_what_run_would_use() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(findings["would_start"], true);
-    let rung = |source: &str| {
+    let backend = |source: &str| {
         let sources = findings["sources"].as_array().unwrap();
         let found = sources.iter().find(|it| it["source"] == source).unwrap();
         assert!(!found["reason"].as_str().unwrap().is_empty(), "{source} has a reason");
         found["backend"].as_str().unwrap().to_owned()
     };
     for source in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
-        assert_ne!(rung(source), "", "{source}");
+        assert_ne!(backend(source), "", "{source}");
     }
     assert!(findings["facts"].as_array().unwrap().iter().any(|fact| fact["subject"] == "memory-controller"));
 }
@@ -317,11 +317,11 @@ fn there_are_completions_and_manual_pages() {
 fn sigterm_ends_it_and_nothing_stays_attached() {
     let subtree = Subtree::new("cli-term").unwrap();
     let (running, started) = Running::start(in_subtree(&subtree, &[]));
-    let rung = |source: &str| {
+    let backend = |source: &str| {
         let sources = started["sources"].as_array().unwrap();
         sources.iter().find(|it| it["source"] == source).unwrap()["backend"].clone()
     };
-    assert_eq!(rung("charge"), "tp_btf mod_memcg_state");
+    assert_eq!(backend("charge"), "tp_btf mod_memcg_state");
     assert_eq!(started["action"], "none", "nothing is done that was not asked for");
     let pid = running.child.id();
     let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);

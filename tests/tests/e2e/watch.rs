@@ -22,8 +22,8 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     groups(&node, web["metadata"]["uid"].as_str().unwrap(), 1);
 
     let mut agent = agent::start(&node, &kubeconfig);
-    let (rung, reason) = agent.rung("pods").unwrap();
-    assert_eq!(rung, "watch");
+    let (backend, reason) = agent.backend("pods").unwrap();
+    assert_eq!(backend, "watch");
     assert!(reason.starts_with(&format!("pods of node {NODE} at {}", cluster.url())), "{reason}");
     let event = wait_for_pods(&mut agent, "one pod", |it| it["pods_known"] == 1);
     assert_eq!(event["with_cgroup"], 1, "{event}");

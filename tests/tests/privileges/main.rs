@@ -71,7 +71,7 @@ impl Findings {
         Self(findings.unwrap_or_else(|error| panic!("{error}: {output:?}")))
     }
 
-    /// Rung and reason of each source.
+    /// Backend and reason of each source.
     fn sources(&self) -> BTreeMap<String, (String, String)> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let sources = self.0["sources"].as_array().unwrap().iter();
@@ -79,9 +79,9 @@ impl Findings {
     }
 
     /// Without those that write to control files.
-    fn rungs(&self) -> BTreeMap<String, String> {
-        let rungs = self.sources().into_iter().map(|(source, (rung, _))| (source, rung));
-        rungs.filter(|(source, _)| !["usage", "pressure", "limits"].contains(&source.as_str())).collect()
+    fn backends(&self) -> BTreeMap<String, String> {
+        let backends = self.sources().into_iter().map(|(source, (backend, _))| (source, backend));
+        backends.filter(|(source, _)| !["usage", "pressure", "limits"].contains(&source.as_str())).collect()
     }
 
     /// Whether a fact holds, and what was found.
@@ -125,9 +125,9 @@ fn the_smallest_set_loses_no_source() {
     need_root!();
     let all = Findings::of_root();
     let few = Findings::with(&set());
-    let (mut found, mut wanted) = (few.rungs(), all.rungs());
+    let (mut found, mut wanted) = (few.backends(), all.backends());
     if perf_events_are_withheld() {
-        for (source, _) in all.rungs().iter().filter(|(_, rung)| rung.starts_with("kprobe")) {
+        for (source, _) in all.backends().iter().filter(|(_, backend)| backend.starts_with("kprobe")) {
             let why = &few.sources()[source].1;
             assert!(why.contains("CAP_SYS_ADMIN is missing"), "{source}: {why}");
             found.remove(source);
@@ -135,7 +135,7 @@ fn the_smallest_set_loses_no_source() {
         }
         if privileges::has("SYS_ADMIN").unwrap() {
             let more = Findings::with(&[&set()[..], &["SYS_ADMIN"]].concat());
-            assert_eq!(more.rungs(), all.rungs(), "{:?}", more.sources());
+            assert_eq!(more.backends(), all.backends(), "{:?}", more.sources());
         }
     }
     assert_eq!(found, wanted, "{:?}", few.sources());
@@ -174,9 +174,9 @@ fn each_one_removed_is_named_with_what_it_costs() {
         assert_eq!(missing, before, "without {name} nothing else is named");
         let sources = found.sources();
         // A lockdown may have withheld it from everybody.
-        for source in lost.iter().filter(|source| all.rungs()[**source] != "none") {
-            let (rung, why) = &sources[*source];
-            assert_ne!(Some(rung), all.rungs().get(*source), "{source} without {name}");
+        for source in lost.iter().filter(|source| all.backends()[**source] != "none") {
+            let (backend, why) = &sources[*source];
+            assert_ne!(Some(backend), all.backends().get(*source), "{source} without {name}");
             assert!(why.contains(&format!("CAP_{name}")), "{source} without {name}: {why}");
         }
         assert_eq!(found.0["would_start"], true, "without {name} there are fallbacks");
@@ -192,7 +192,7 @@ fn without_any_the_fallbacks_carry_it() {
         !held && why.contains("CAP_BPF is missing") && why.contains("unprivileged_bpf_disabled"),
         "{why}"
     );
-    assert_eq!(found.rungs()["timer"], "timerfd");
+    assert_eq!(found.backends()["timer"], "timerfd");
     assert_eq!(found.0["would_start"], true);
 }
 
@@ -212,10 +212,10 @@ fn without_securityfs_no_source_is_lost() {
         .unwrap();
     let found = Findings::of(&output);
     let all = Findings::of_root();
-    let rungs = |findings: &Findings| -> Vec<_> {
-        findings.sources().into_iter().map(|(source, (rung, _))| (source, rung)).collect()
+    let backends = |findings: &Findings| -> Vec<_> {
+        findings.sources().into_iter().map(|(source, (backend, _))| (source, backend)).collect()
     };
-    assert_eq!(rungs(&found), rungs(&all), "{:?}", found.sources());
+    assert_eq!(backends(&found), backends(&all), "{:?}", found.sources());
 }
 
 #[test]
@@ -256,13 +256,13 @@ fn a_configuration_that_only_root_may_read_needs_more() {
     assert_eq!(check(&set())["would_start"], true);
 }
 
-/// A real crossing, decided and carried out by such a user. By which rung charges were seen.
+/// A real crossing, decided and carried out by such a user. By which backend charges were seen.
 fn decides_and_kills(label: &str, names: &[&str]) -> String {
     let mut site = Site::new(label);
     let mut agent = site.agent(names, &[]);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
-    let (rung, _) = agent.rung("charge").unwrap();
+    let (backend, _) = agent.backend("charge").unwrap();
     what_it_says_of_itself_is_so(&agent, &status);
     site.go();
     site.assert_decided(&mut agent, label);
@@ -270,7 +270,7 @@ fn decides_and_kills(label: &str, names: &[&str]) -> String {
     agent.wait_for("its end", GUARD, is_gone).unwrap();
     site.assert_the_hog_ends(label);
     agent.stop().unwrap();
-    rung
+    backend
 }
 
 /// The scheduling policy of each thread (`policy` in proc_pid_stat(5)).
@@ -285,25 +285,25 @@ fn policies(pid: u32) -> Vec<i32> {
 /// How it protects itself, as `started` has it, is what the kernel says of it.
 fn what_it_says_of_itself_is_so(agent: &Agent, status: &str) {
     const SCHED_FIFO: i32 = 1;
-    let rung = |source| agent.rung(source).unwrap().0;
+    let backend = |source| agent.backend(source).unwrap().0;
     let real_time = policies(agent.pid()).iter().filter(|policy| **policy == SCHED_FIFO).count();
-    assert_eq!(real_time > 0, rung("control loop thread") == "SCHED_FIFO", "{real_time} threads");
+    assert_eq!(real_time > 0, backend("control loop thread") == "SCHED_FIFO", "{real_time} threads");
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid())).unwrap();
-    assert_eq!(score.trim() == "-999", rung("oom protection") == "oom_score_adj -999", "{score}");
+    assert_eq!(score.trim() == "-999", backend("oom protection") == "oom_score_adj -999", "{score}");
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().trim().to_owned();
-    assert_eq!(locked != "0 kB", rung("memory lock") == "mlockall on fault", "{locked}");
+    assert_eq!(locked != "0 kB", backend("memory lock") == "mlockall on fault", "{locked}");
 }
 
 #[test]
 fn with_the_smallest_set_it_decides_and_kills_as_root_does() {
     need_root!();
-    let rung = decides_and_kills("privileges", &set());
-    assert_eq!(rung, Findings::with(&set()).rungs()["charge"]);
+    let backend = decides_and_kills("privileges", &set());
+    assert_eq!(backend, Findings::with(&set()).backends()["charge"]);
 }
 
 #[test]
 fn where_bpf_is_refused_the_fallbacks_decide_the_same() {
     need_root!();
-    let rung = decides_and_kills("no-privileges", &["KILL", "DAC_READ_SEARCH"]);
-    assert_eq!(rung, "none");
+    let backend = decides_and_kills("no-privileges", &["KILL", "DAC_READ_SEARCH"]);
+    assert_eq!(backend, "none");
 }

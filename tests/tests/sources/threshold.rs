@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use eviction_node::memcg_v1_threshold::{GRAIN, ThresholdError, UsageThreshold};
+use eviction_node::notify::memcg_v1::{GRANULARITY, ThresholdError, UsageThreshold};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
@@ -34,12 +34,12 @@ fn a_crossing_is_told_in_both_directions() {
         grower.go().unwrap();
         threshold.crossed().await.unwrap();
         let usage = subtree.root().memory().unwrap();
-        assert!(usage + GRAIN >= base + 16 * MIB, "{usage} is below {base} + 16 MiB");
+        assert!(usage + GRANULARITY >= base + 16 * MIB, "{usage} is below {base} + 16 MiB");
         grower.wait_event("grown").unwrap();
 
         // Downwards, over a line that was set while usage was above it.
         let start = Instant::now();
-        threshold.rearm(&[base + 8 * MIB]).unwrap();
+        threshold = UsageThreshold::register(&folder, &[base + 8 * MIB]).unwrap();
         println!("one line set anew in {} us", start.elapsed().as_micros());
         assert!(is_quiet(threshold.crossed()).await, "the old lines are gone");
         drop(grower);

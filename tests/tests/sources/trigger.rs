@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use eviction_node::psi_trigger::{Trigger, TriggerError};
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::tree::Tree;
+use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
+use eviction_node::notify::psi::PsiTrigger;
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
@@ -31,7 +34,7 @@ fn tasks_that_wait_for_memory_are_told() {
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
         let mut reader = thrash(subtree.root());
-        let trigger = Trigger::on_pressure(&folder).unwrap();
+        let trigger = PsiTrigger::open(&folder).unwrap();
         assert!(is_quiet(trigger.fired()).await, "nobody waits yet");
         reader.go().unwrap();
         trigger.fired().await.unwrap();
@@ -47,11 +50,11 @@ fn the_end_of_the_group_is_told() {
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
-        let trigger = Trigger::on_pressure(&folder).unwrap();
+        let trigger = PsiTrigger::open(&folder).unwrap();
         std::fs::remove_dir(&folder).unwrap();
         let error = trigger.fired().await.unwrap_err();
         assert!(error.to_string().contains("the group is gone"), "{error}");
-        let error = Trigger::on_pressure(&folder).unwrap_err();
+        let error = PsiTrigger::open(&folder).unwrap_err();
         assert!(error.to_string().contains("memory.pressure"), "{error}");
         drop(subtree);
     });
@@ -62,14 +65,15 @@ fn a_limit_that_is_run_into_is_told_where_version_2_has_memory() {
     let subtree = Subtree::new("trigger-limit").unwrap();
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
-        let events = Trigger::on_events(&folder);
+        let found = memory_events::probe(&folder);
         if !folder.join("memory.events").exists() {
             // On a hybrid machine memory is with version 1.
-            let error: TriggerError = events.unwrap_err();
+            let error = found.unwrap_err();
             assert!(error.help().unwrap().contains("memory.events"), "{error}");
             return;
         }
-        let trigger = events.unwrap();
+        let mut trigger = MemoryEvents::new(Version::V2);
+        trigger.follow(&Tree::scan(&folder, None).unwrap(), Watched::Node).unwrap();
         let mut reader = thrash(subtree.root());
         assert!(is_quiet(trigger.fired()).await, "there is room yet");
         reader.go().unwrap();

@@ -22,8 +22,8 @@ fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deci
         node.root().group(format!("group-{number}")).unwrap();
     }
     let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    let runs_as = |rung| {
-        let labels = [("source", "control loop thread"), ("backend", rung)];
+    let runs_as = |backend| {
+        let labels = [("source", "control loop thread"), ("backend", backend)];
         Metrics::read(rig.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0
     };
     if !runs_as("SCHED_FIFO") {

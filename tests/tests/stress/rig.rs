@@ -96,7 +96,7 @@ impl Rig {
             .sum("eviction_agent_telemetry_dropped_total", &[("queue", queue)])
     }
 
-    /// Whether a rung is used for that source.
+    /// Whether a backend is used for that source.
     pub(crate) fn watches(&self, source: &str) -> bool {
         let of = |labels: &[(&str, &str)]| {
             Metrics::read(self.address).unwrap().sum("eviction_agent_backend_info", labels)

@@ -24,7 +24,7 @@ pub(super) struct Oom {
     /// Kills of whole groups, where the machine has that
     #[arg(long, default_value_t = 50)]
     groups: usize,
-    /// Rungs that the agent must not use
+    /// Backends that the agent must not use
     #[arg(long, value_name = "BACKEND")]
     disable_backend: Vec<String>,
 }

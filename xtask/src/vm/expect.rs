@@ -1,28 +1,28 @@
-//! What must be so in a guest, whatever its stories say: a rung that a kernel has is used there, and a test
+//! What must be so in a guest, whatever its stories say: a backend that a kernel has is used there, and a test
 //! skips itself for a known reason alone. Else BPF could break on a kernel and leave nothing but skips.
 
 use super::told::Told;
 use super::{Cgroups, Machine};
 
 /// What each guest is watched by at the least, source by source.
-type Rungs = &'static [(&'static str, &'static str)];
+type Backends = &'static [(&'static str, &'static str)];
 
 /// Where programs may read what they like.
-const OPEN: Rungs = &[
+const OPEN: Backends = &[
     ("charge", "fexit page_counter_try_charge"),
     ("oom", "fentry oom_kill_process"),
     ("reclaim", "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end"),
     ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
 ];
-const OPEN_FROM_6_1: Rungs = &[("charge near", "fexit page_counter_uncharge")];
+const OPEN_FROM_6_1: Backends = &[("charge near", "fexit page_counter_uncharge")];
 /// A program is attached to a function once in its life there.
-const OPEN_5_10: Rungs = &[("charge near", "kprobe page_counter_uncharge")];
+const OPEN_5_10: Backends = &[("charge near", "kprobe page_counter_uncharge")];
 
 /// Programs that only follow typed pointers.
-const LOCKED_DOWN: Rungs =
+const LOCKED_DOWN: Backends =
     &[("charge", "tp_btf mod_memcg_state"), ("charge near", "tp_btf count_memcg_events")];
 
-const EVERYWHERE: Rungs = &[
+const EVERYWHERE: Backends = &[
     ("task", "tp_btf sched_process_fork, sched_process_exec, sched_process_exit"),
     ("timer", "timerfd"),
     ("control loop thread", "SCHED_FIFO"),
@@ -30,8 +30,8 @@ const EVERYWHERE: Rungs = &[
     ("oom protection", "oom_score_adj -999"),
 ];
 
-const V1: Rungs = &[("usage", "cgroup v1 threshold")];
-const V2: Rungs = &[("pressure", "memory.pressure trigger")];
+const V1: Backends = &[("usage", "cgroup v1 threshold")];
+const V2: Backends = &[("pressure", "memory.pressure trigger")];
 
 /// Parts of the reasons for which a test may skip itself.
 type Reasons = &'static [&'static str];
@@ -71,10 +71,11 @@ pub(super) fn judge(machine: &Machine, told: &mut Told) {
         Cgroups::V1 => (V1, ON_V1),
         Cgroups::V2 => (V2, ON_V2),
     };
-    for (source, rung) in by_kernel.into_iter().chain([by_version, EVERYWHERE]).flatten() {
-        let found = told.rungs.iter().find(|(name, _)| name == source).map_or("nothing", |(_, rung)| rung);
-        if found != *rung {
-            told.wrong.push(format!("{source} is watched by {found}, not by {rung}"));
+    for (source, backend) in by_kernel.into_iter().chain([by_version, EVERYWHERE]).flatten() {
+        let found =
+            told.backends.iter().find(|(name, _)| name == source).map_or("nothing", |(_, backend)| backend);
+        if found != *backend {
+            told.wrong.push(format!("{source} is watched by {found}, not by {backend}"));
         }
     }
     let mut reasons = [ANYWHERE, of_version].concat();
@@ -98,11 +99,11 @@ mod tests {
         MACHINES.iter().find(|machine| machine.name == name).unwrap()
     }
 
-    fn wrong(name: &str, rungs: &[Rungs], story: &str) -> Vec<String> {
-        let sources: Vec<_> = rungs
+    fn wrong(name: &str, backends: &[Backends], story: &str) -> Vec<String> {
+        let sources: Vec<_> = backends
             .iter()
-            .flat_map(|rungs| rungs.iter())
-            .map(|(source, rung)| serde_json::json!({"source": source, "backend": rung}))
+            .flat_map(|backends| backends.iter())
+            .map(|(source, backend)| serde_json::json!({"source": source, "backend": backend}))
             .collect();
         let check = serde_json::json!({"would_start": true, "sources": sources});
         let mut told = Told::read(&format!(
@@ -116,7 +117,7 @@ mod tests {
     const FINE: &str = "{\"story\": \"hard\", \"ok\": true}";
 
     #[test]
-    fn a_rung_that_is_not_used_is_a_failure() {
+    fn a_backend_that_is_not_used_is_a_failure() {
         assert_eq!(wrong("6.12", &[OPEN, OPEN_FROM_6_1, V2, EVERYWHERE], FINE), [""; 0]);
         assert_eq!(wrong("5.10-v1", &[OPEN, OPEN_5_10, V1, EVERYWHERE], FINE), [""; 0]);
         assert_eq!(wrong("7.2-lockdown", &[LOCKED_DOWN, V2, EVERYWHERE], FINE), [""; 0]);
@@ -129,8 +130,8 @@ mod tests {
     fn a_skip_for_another_reason_is_a_failure() {
         let skipped = |why: &str| format!("{{\"story\": \"a\", \"skipped\": true, \"why\": \"{why}\"}}");
         let open = [OPEN, OPEN_FROM_6_1];
-        let of = |name, rungs: [Rungs; 2], why: &str| {
-            wrong(name, &[&rungs[..], &[V2, EVERYWHERE]].concat(), &skipped(why)).len()
+        let of = |name, backends: [Backends; 2], why: &str| {
+            wrong(name, &[&backends[..], &[V2, EVERYWHERE]].concat(), &skipped(why)).len()
         };
         assert_eq!(of("6.12", open, "frozen groups of cgroup v2 can be killed"), 0);
         assert_eq!(of("6.12", open, "the kernel refuses BPF"), 1);

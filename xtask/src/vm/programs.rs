@@ -3,7 +3,7 @@
 //! Two kinds of programs fit, both static files:
 //! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on
 //!   standard output, one for each story: `{"story": "…", "ok": true}` and, where it applies,
-//!   `"backend"` (what the kernel was watched by), `"forced"` (the rung that it was made to use),
+//!   `"backend"` (what the kernel was watched by), `"forced"` (the backend that it was made to use),
 //!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
 //!   left alone. Built like the agent, which is the one that is shipped: else it would be compared with
 //!   what it is not.
@@ -110,7 +110,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         ],
     ),
     Program { on: On::V2, ..stories("group", &["--json", "oom, group"]) },
-    stories("backends", &["--json", "--each-rung"]),
+    stories("backends", &["--json", "--each-backend"]),
     Program { target: "bench_oom", ..stories("kills", KILLS) },
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
     Program { target: "bench", ..stories("overhead", OVERHEAD) },
@@ -140,7 +140,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests_of("bpf-storm", "bpf", &["storm::"]),
     tests_of("bpf-tasks", "bpf", &["tasks::"]),
     tests("kernel-kill", "reflex"),
-    tests("failover", "rung_lost"),
+    tests("failover", "failover"),
     tests("kill", "kill"),
     tests("limits", "limits"),
     Program {

@@ -28,7 +28,7 @@ type Guests<'a> = &'a [(&'a Machine, Told)];
 /// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and the figures
 /// that they told.
 pub(super) fn render(all: Guests<'_>) -> String {
-    let mut tables = vec![guests(all), rungs(all), stories(all)];
+    let mut tables = vec![guests(all), backends(all), stories(all)];
     tables.extend(FIGURES.iter().filter_map(|figures| figures.rows(all)));
     let text: Vec<_> = tables.iter().map(markdown).collect();
     text.join("\n")
@@ -56,21 +56,21 @@ fn guests(all: Guests<'_>) -> Rows {
 }
 
 /// A line for each source, a column for each guest.
-fn rungs(all: Guests<'_>) -> Rows {
+fn backends(all: Guests<'_>) -> Rows {
     let mut sources: Vec<&str> = Vec::new();
-    for (source, _) in all.iter().flat_map(|(_, told)| &told.rungs) {
+    for (source, _) in all.iter().flat_map(|(_, told)| &told.backends) {
         if !sources.contains(&source.as_str()) {
             sources.push(source);
         }
     }
     let cell = |told: &Told, source: &str| {
-        let found = told.rungs.iter().find(|(name, _)| name == source);
-        found.map_or(NOT_RUN, |(_, rung)| if rung.is_empty() { "none" } else { rung }).to_owned()
+        let found = told.backends.iter().find(|(name, _)| name == source);
+        found.map_or(NOT_RUN, |(_, backend)| if backend.is_empty() { "none" } else { backend }).to_owned()
     };
     by_guest("source", all, &sources, |told, source| cell(told, source))
 }
 
-/// A line for each story and forced rung, a column for each guest.
+/// A line for each story and forced backend, a column for each guest.
 fn stories(all: Guests<'_>) -> Rows {
     let mut titles: Vec<String> = Vec::new();
     for title in all.iter().flat_map(|(_, told)| told.stories.iter().map(Story::title)) {

@@ -15,8 +15,8 @@ pub(super) struct Told {
     pub(super) release: String,
     /// The kernel's package, the day of the run and the host's load.
     pub(super) when: String,
-    /// Source and rung, as `check` has them.
-    pub(super) rungs: Vec<(String, String)>,
+    /// Source and backend, as `check` has them.
+    pub(super) backends: Vec<(String, String)>,
     pub(super) stories: Vec<Story>,
     /// What went wrong beside the stories.
     pub(super) wrong: Vec<String>,
@@ -26,10 +26,10 @@ pub(super) struct Told {
 #[derive(Debug, PartialEq)]
 pub(super) struct Story {
     pub(super) name: String,
-    /// The rung that it was made to use; empty if it had the choice.
+    /// The backend that it was made to use; empty if it had the choice.
     pub(super) forced: String,
     /// What the kernel was watched by, if it says so.
-    pub(super) rung: String,
+    pub(super) backend: String,
     /// Nothing if it was skipped.
     pub(super) ok: Option<bool>,
     pub(super) why: String,
@@ -44,7 +44,7 @@ impl Story {
         Self {
             name: text("story"),
             forced: text("forced"),
-            rung: text("backend"),
+            backend: text("backend"),
             ok,
             why: text("why"),
             line,
@@ -58,13 +58,13 @@ impl Story {
         line
     }
 
-    /// What the table says of it where it came true: another rung may have been first, and a test may have
+    /// What the table says of it where it came true: another backend may have been first, and a test may have
     /// something to tell.
     pub(super) fn cell(&self) -> String {
         match self.line["cell"].as_str() {
             Some(cell) => cell.to_owned(),
             None => match self.line["values"]["detected_by"].as_str() {
-                Some(by) if !self.forced.is_empty() && !is_rung(by, &self.forced) => {
+                Some(by) if !self.forced.is_empty() && !is_backend(by, &self.forced) => {
                     format!("ok, detected by {by}")
                 }
                 _ => "ok".to_owned(),
@@ -77,7 +77,7 @@ impl Story {
         self.line["values"][key].as_f64()
     }
 
-    /// Its name, with the rung that it was made to use.
+    /// Its name, with the backend that it was made to use.
     pub(super) fn title(&self) -> String {
         if self.forced.is_empty() {
             self.name.clone()
@@ -87,12 +87,12 @@ impl Story {
     }
 }
 
-/// Whether that is how the agent's lines call this rung.
-fn is_rung(detected_by: &str, rung: &str) -> bool {
-    match rung {
+/// Whether that is how the agent's lines call this backend.
+fn is_backend(detected_by: &str, backend: &str) -> bool {
+    match backend {
         "timerfd" => detected_by == "timer",
         "cgroup v1 threshold" => detected_by == "cgroup v1 usage threshold",
-        rung => detected_by == rung,
+        backend => detected_by == backend,
     }
 }
 
@@ -142,7 +142,7 @@ impl Told {
             Ok(findings) => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let sources = findings["sources"].as_array().into_iter().flatten();
-                self.rungs =
+                self.backends =
                     sources.map(|source| (text(&source["source"]), text(&source["backend"]))).collect();
                 if findings["would_start"] != json!(true) {
                     self.wrong.push(format!("run would not start: {}", findings["problems"]));
@@ -242,7 +242,7 @@ mod tests {
              {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
         ));
         assert_eq!(told.release, "6.1.0");
-        assert_eq!(told.rungs, [("oom".to_owned(), "r".to_owned())]);
+        assert_eq!(told.backends, [("oom".to_owned(), "r".to_owned())]);
         assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
         assert_eq!(told.stories[1].title(), "soft (timer forced)");
         assert_eq!(told.stories[0].value("x"), Some(2.5));

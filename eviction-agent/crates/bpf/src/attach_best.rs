@@ -1,4 +1,4 @@
-//! The way along a family's rungs: each is loaded and attached, and the first that holds is used.
+//! The way along a class's methods: each is loaded and attached, and the first that holds is used.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,10 +15,10 @@ use super::capabilities::Lockdown;
 use super::error_summary::brief;
 use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
 
-/// The rung of a family that holds.
+/// The method of a class that holds.
 pub(super) struct AttachedMethod {
     pub(super) info: BackendInfo,
-    pub(super) rung: &'static AttachMethod,
+    pub(super) method: &'static AttachMethod,
     pub(super) attached: Vec<AttachedProgram>,
 }
 
@@ -39,32 +39,32 @@ impl AttachedProgram {
     }
 }
 
-/// Tries a family's rungs, best first.
-pub(super) fn climb(
+/// Tries a class's methods, best first.
+pub(super) fn attach_best(
     plan: ClassPlan,
     ebpf: &mut Ebpf,
     btf: &Btf,
     lockdown: Lockdown,
 ) -> Result<AttachedMethod, BackendInfo> {
-    let ClassPlan { family, candidates, mut rejected } = plan;
-    for rung in candidates {
-        let attached: Result<Vec<_>, _> = rung
+    let ClassPlan { class, candidates, mut rejected } = plan;
+    for method in candidates {
+        let attached: Result<Vec<_>, _> = method
             .hooks
             .iter()
             .map(|hook| {
                 let attached = attach(hook, ebpf, btf)?;
-                if rung.beside.is_some() {
+                if method.companion.is_some() {
                     attached.again().map_err(|error| format!("{}: {}", hook.program, brief(&error)))?;
                 }
                 Ok(attached)
             })
             .collect();
         match attached {
-            Ok(attached) => return Ok(AttachedMethod { info: rung.info(&rejected), rung, attached }),
-            Err(error) => rejected.push(RejectedMethod { rung: rung.name, why: lockdown.explain(error) }),
+            Ok(attached) => return Ok(AttachedMethod { info: method.info(&rejected), method, attached }),
+            Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
         }
     }
-    Err(plan::nothing(family, &rejected))
+    Err(plan::nothing(class, &rejected))
 }
 
 fn attach(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf) -> Result<AttachedProgram, String> {

@@ -12,7 +12,7 @@ use super::btf::Argument;
 pub enum EventClass {
     /// Charges of memory cgroups: crossings and the dirty set.
     Charge,
-    /// What the rung for charges does not see, by a hook that costs too much to be attached all
+    /// What the method for charges does not see, by a hook that costs too much to be attached all
     /// the time.
     Near,
     /// Out-of-memory kills.
@@ -30,7 +30,7 @@ pub enum EventClass {
 }
 
 impl EventClass {
-    /// Every family.
+    /// Every class.
     pub const ALL: [Self; 8] = [
         Self::Charge,
         Self::Near,
@@ -70,29 +70,29 @@ impl fmt::Display for EventClass {
     }
 }
 
-/// One way to see a family of events: programs that are attached together.
+/// One way to see a class of events: programs that are attached together.
 #[derive(Debug)]
 pub struct AttachMethod {
     /// Its name in logs, metrics, `check` and options.
     pub name: &'static str,
     /// What it tells about.
-    pub family: EventClass,
+    pub class: EventClass,
     /// Its programs.
     pub hooks: &'static [ProgramHook],
     /// The members without which it is of no use, by the names of their fields in
     /// [`eviction_common::Offsets`].
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
-    pub(super) grain: Granularity,
+    pub(super) granularity: Granularity,
     /// Of a hook for a time, beside what and when.
-    pub(super) beside: Option<CompanionProbe>,
+    pub(super) companion: Option<CompanionProbe>,
 }
 
 /// What a hook that is attached for a time is good for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompanionProbe {
-    /// The rungs for charges, or for disks, that it goes with.
-    pub(super) rungs: &'static [&'static str],
+    /// The methods for charges, or for disks, that it goes with.
+    pub(super) methods: &'static [&'static str],
     /// When it is attached.
     pub(super) when: AttachWhen,
 }
@@ -108,7 +108,7 @@ pub enum AttachWhen {
     NearDisk,
 }
 
-/// How far a cgroup can grow before a rung sees it.
+/// How far a cgroup can grow before a method sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Granularity {
     /// That says nothing about it.

@@ -1,10 +1,8 @@
-//! The rungs: every way to see a family of events that there is. A new one is a line here and a
+//! The methods: every way to see a class of events that there is. A new one is a line here and a
 //! thin program.
 #![forbid(unsafe_code)]
 
-use eviction_node::memcg_v1_threshold;
-use eviction_node::psi_trigger;
-use eviction_node::timer;
+use eviction_node::notify::{memcg_v1, memory_events, psi, timer};
 
 use super::attach_method::{
     AttachMethod, AttachWhen, CompanionProbe, EventClass, Expected, Granularity, HookPoint, ProgramHook,
@@ -40,13 +38,12 @@ const OOM_KILL: &[Expected] = &[Expected::Struct("oom_control")];
 const VICTIM: &[Expected] = &[Expected::Struct("task_struct")];
 const VICTIM_PID: &[Expected] = &[Expected::Number];
 
-/// What stands behind the rungs for charges on every machine, in the same ladder.
-pub const FALLBACKS: [&str; 4] =
-    [memcg_v1_threshold::RUNG, psi_trigger::PRESSURE, psi_trigger::EVENTS, timer::RUNG];
+/// What stands behind the methods for charges on every machine, in the same backends.
+pub const FALLBACKS: [&str; 4] = [memcg_v1::NAME, psi::NAME, memory_events::NAME, timer::NAME];
 
-/// The ladder that the rungs of a family are on: the names that one is chosen from.
-pub fn ladder(family: EventClass) -> impl Iterator<Item = &'static str> {
-    let behind = match family {
+/// The backends that the methods of a class are on: the names that one is chosen from.
+pub fn backends(class: EventClass) -> impl Iterator<Item = &'static str> {
+    let behind = match class {
         EventClass::Charge | EventClass::Near => FALLBACKS.as_slice(),
         EventClass::Oom
         | EventClass::Task
@@ -55,20 +52,20 @@ pub fn ladder(family: EventClass) -> impl Iterator<Item = &'static str> {
         | EventClass::Disk
         | EventClass::DiskNear => &[],
     };
-    let own = RUNGS.iter().filter(move |rung| rung.family == family).map(|rung| rung.name);
+    let own = ATTACH_METHODS.iter().filter(move |method| method.class == class).map(|method| method.name);
     own.chain(behind.iter().copied())
 }
 
-/// The name of every rung that can be asked for or denied.
+/// The name of every method that can be asked for or denied.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    RUNGS.iter().map(|rung| rung.name).chain(FALLBACKS)
+    ATTACH_METHODS.iter().map(|method| method.name).chain(FALLBACKS)
 }
 
-/// Every rung, the best of each family first.
-pub static RUNGS: &[AttachMethod] = &[
+/// Every method, the best of each class first.
+pub static ATTACH_METHODS: &[AttachMethod] = &[
     AttachMethod {
         name: "fexit page_counter_try_charge",
-        family: EventClass::Charge,
+        class: EventClass::Charge,
         hooks: &[
             ProgramHook {
                 program: "counter_try_charge_exit",
@@ -83,12 +80,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: true,
-        grain: Granularity::Batch,
-        beside: None,
+        granularity: Granularity::Batch,
+        companion: None,
     },
     AttachMethod {
         name: "kprobe page_counter_try_charge",
-        family: EventClass::Charge,
+        class: EventClass::Charge,
         hooks: &[
             // The return first: a try that is seen without it counts as charged.
             ProgramHook {
@@ -109,12 +106,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: true,
-        grain: Granularity::Batch,
-        beside: None,
+        granularity: Granularity::Batch,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf mod_memcg_state",
-        family: EventClass::Charge,
+        class: EventClass::Charge,
         hooks: &[ProgramHook {
             program: "charge_mod_memcg_state",
             at: HookPoint::Tracepoint("mod_memcg_state"),
@@ -122,12 +119,12 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,
-        grain: Granularity::PageTable,
-        beside: None,
+        granularity: Granularity::PageTable,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf rss_stat",
-        family: EventClass::Charge,
+        class: EventClass::Charge,
         hooks: &[ProgramHook {
             program: "charge_rss_stat",
             at: HookPoint::Tracepoint("rss_stat"),
@@ -136,12 +133,12 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
         sees_every_charge: false,
-        grain: Granularity::Batch,
-        beside: None,
+        granularity: Granularity::Batch,
+        companion: None,
     },
     AttachMethod {
         name: "fexit page_counter_uncharge",
-        family: EventClass::Near,
+        class: EventClass::Near,
         hooks: &[ProgramHook {
             program: "counter_uncharge_exit",
             at: HookPoint::Exit("page_counter_uncharge"),
@@ -149,12 +146,15 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: Some(CompanionProbe { rungs: &["fexit page_counter_try_charge"], when: AttachWhen::WayDown }),
+        granularity: Granularity::None,
+        companion: Some(CompanionProbe {
+            methods: &["fexit page_counter_try_charge"],
+            when: AttachWhen::WayDown,
+        }),
     },
     AttachMethod {
         name: "kprobe page_counter_uncharge",
-        family: EventClass::Near,
+        class: EventClass::Near,
         hooks: &[ProgramHook {
             program: "counter_uncharge_probe",
             at: HookPoint::Probe("page_counter_uncharge"),
@@ -162,16 +162,16 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK, COUNTER],
         sees_every_charge: false,
-        grain: Granularity::None,
+        granularity: Granularity::None,
         // Also where a trampoline takes a program once only.
-        beside: Some(CompanionProbe {
-            rungs: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
+        companion: Some(CompanionProbe {
+            methods: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
             when: AttachWhen::WayDown,
         }),
     },
     AttachMethod {
         name: "tp_btf count_memcg_events",
-        family: EventClass::Near,
+        class: EventClass::Near,
         hooks: &[ProgramHook {
             program: "near_count_memcg_events",
             at: HookPoint::Tracepoint("count_memcg_events"),
@@ -179,12 +179,15 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK],
         sees_every_charge: false,
-        grain: Granularity::Batch,
-        beside: Some(CompanionProbe { rungs: &["tp_btf mod_memcg_state", ""], when: AttachWhen::NearLine }),
+        granularity: Granularity::Batch,
+        companion: Some(CompanionProbe {
+            methods: &["tp_btf mod_memcg_state", ""],
+            when: AttachWhen::NearLine,
+        }),
     },
     AttachMethod {
         name: "fentry oom_kill_process",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[
             ProgramHook {
                 program: "oom_kill_process_exit",
@@ -204,12 +207,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "fentry oom_kill_process, oom_kill_memcg_member",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[
             ProgramHook {
                 program: "oom_kill_process_exit",
@@ -234,12 +237,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "kprobe oom_kill_process",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[
             ProgramHook {
                 program: "oom_kill_process_exit_probe",
@@ -259,12 +262,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "kprobe oom_kill_process, oom_kill_memcg_member",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[
             ProgramHook {
                 program: "oom_kill_process_exit_probe",
@@ -289,12 +292,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME, OOM_CONTROL],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf mark_victim(task)",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[ProgramHook {
             program: "oom_mark_victim",
             at: HookPoint::Tracepoint("mark_victim"),
@@ -302,12 +305,12 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP, NAME],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf mark_victim(pid)",
-        family: EventClass::Oom,
+        class: EventClass::Oom,
         hooks: &[ProgramHook {
             program: "oom_mark_victim_pid",
             at: HookPoint::Tracepoint("mark_victim"),
@@ -315,12 +318,12 @@ pub static RUNGS: &[AttachMethod] = &[
         }],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf sched_process_fork, sched_process_exec, sched_process_exit",
-        family: EventClass::Task,
+        class: EventClass::Task,
         hooks: &[
             ProgramHook {
                 program: "task_fork",
@@ -340,12 +343,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, MEMBERSHIP],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end",
-        family: EventClass::Reclaim,
+        class: EventClass::Reclaim,
         hooks: &[
             // Nothing is taken from its arguments, which are others on each kernel.
             ProgramHook {
@@ -361,12 +364,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, MEMBERSHIP],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf cgroup_mkdir, cgroup_rmdir",
-        family: EventClass::Cgroup,
+        class: EventClass::Cgroup,
         hooks: &[
             ProgramHook {
                 program: "cgroup_mkdir",
@@ -381,12 +384,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[CGROUP],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: EXT4,
-        family: EventClass::Disk,
+        class: EventClass::Disk,
         hooks: &[
             ProgramHook {
                 program: "disk_ext4_allocate",
@@ -411,12 +414,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS, EXT4_REQUEST],
         sees_every_charge: false,
-        grain: Granularity::None,
-        beside: None,
+        granularity: Granularity::None,
+        companion: None,
     },
     AttachMethod {
         name: "tp_btf ext4_da_reserve_space(inode, blocks), ext4_da_release_space",
-        family: EventClass::DiskNear,
+        class: EventClass::DiskNear,
         hooks: &[
             ProgramHook {
                 program: "disk_ext4_reserve",
@@ -427,12 +430,12 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
-        grain: Granularity::None,
-        beside: Some(CompanionProbe { rungs: &[EXT4], when: AttachWhen::NearDisk }),
+        granularity: Granularity::None,
+        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDisk }),
     },
     AttachMethod {
         name: "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space",
-        family: EventClass::DiskNear,
+        class: EventClass::DiskNear,
         hooks: &[
             ProgramHook {
                 program: "disk_ext4_reserve_one",
@@ -443,7 +446,7 @@ pub static RUNGS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
-        grain: Granularity::None,
-        beside: Some(CompanionProbe { rungs: &[EXT4], when: AttachWhen::NearDisk }),
+        granularity: Granularity::None,
+        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDisk }),
     },
 ];

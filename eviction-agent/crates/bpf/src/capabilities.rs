@@ -8,7 +8,7 @@ use eviction_common::{ABSENT, Offsets};
 
 use super::{
     attach_method::HookPoint,
-    attach_methods::RUNGS,
+    attach_methods::ATTACH_METHODS,
     btf::{Argument, Btf, BtfQuery},
     offsets::{self, ResolvedOffsets},
 };
@@ -38,7 +38,7 @@ pub struct KernelFacts {
 pub struct BtfFacts {
     /// Where members are.
     pub resolved: ResolvedOffsets,
-    /// The arguments of those tracepoints that a rung wants and the kernel has.
+    /// The arguments of those tracepoints that a method wants and the kernel has.
     pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
     /// The same of functions.
     pub functions: BTreeMap<&'static str, Vec<Argument>>,
@@ -169,7 +169,7 @@ pub fn facts() -> KernelFacts {
 pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     let fail = |error: &dyn std::fmt::Display| format!("read {}: {error}", file.display());
     let blob = fs::read(file).map_err(|error| fail(&error))?;
-    let places = || RUNGS.iter().flat_map(|rung| rung.hooks).map(|hook| hook.at);
+    let places = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
     let functions: Vec<_> = places().filter_map(HookPoint::function).collect();
     let wanted = BtfQuery { functions: &functions, ..offsets::WANTED };
     let btf = Btf::parse(&blob, &wanted).map_err(|error| fail(&error))?;

@@ -68,7 +68,7 @@ pub struct ThresholdCrossed {
     pub edge: Edge,
     /// Usage of the level's cgroup then, bytes.
     pub usage: u64,
-    /// Bytes charged since the arming; 0 on rungs that do not see every charge.
+    /// Bytes charged since the arming; 0 on methods that do not see every charge.
     pub gross: u64,
     /// The process that ran then: who charged, mostly.
     pub tgid: u32,

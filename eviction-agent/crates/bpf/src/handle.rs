@@ -30,7 +30,7 @@ pub struct KernelThreshold {
     pub usage_above: Option<u64>,
     /// When usage is less than this.
     pub usage_below: Option<u64>,
-    /// When so much was charged since the arming, whatever was uncharged meanwhile. Only rungs
+    /// When so much was charged since the arming, whatever was uncharged meanwhile. Only methods
     /// that see every charge count it ([`BackendInfo::sees_every_charge`]); on others it never fires.
     pub gross: Option<u64>,
 }
@@ -60,12 +60,12 @@ pub struct SetThresholdError {
 
 /// A program that is not where it was attached any more.
 #[derive(Debug, Error)]
-#[error("{rung} was detached")]
+#[error("{method} was detached")]
 pub struct Detached {
     /// What it told about.
-    pub family: EventClass,
-    /// Its rung.
-    pub rung: &'static str,
+    pub class: EventClass,
+    /// Its method.
+    pub method: &'static str,
     /// How that shows.
     #[source]
     pub source: std::io::Error,
@@ -76,7 +76,7 @@ pub struct Detached {
 pub struct CgroupGrowth {
     /// Its id.
     pub id: u64,
-    /// Bytes charged since; 0 on rungs that do not see every charge.
+    /// Bytes charged since; 0 on methods that do not see every charge.
     pub gross: u64,
     /// Usage at the last firing less usage at the first, bytes; 0 if it shrank.
     pub grown: u64,
@@ -132,7 +132,7 @@ impl BpfHandle {
         }
     }
 
-    /// What is attached, one for each family.
+    /// What is attached, one for each class.
     pub fn sources(&self) -> &[BackendInfo] {
         &self.sources
     }
@@ -140,8 +140,8 @@ impl BpfHandle {
     /// How charges are seen at present; nothing where they are not.
     pub fn charge(&self) -> Option<&BackendInfo> {
         let dense = self.is_attached(AttachWhen::NearLine);
-        let family = if dense { EventClass::Near } else { EventClass::Charge };
-        self.sources.iter().find(|info| info.source == family.name())
+        let class = if dense { EventClass::Near } else { EventClass::Charge };
+        self.sources.iter().find(|info| info.source == class.name())
     }
 
     /// Of how many memory cgroups a CPU holds back charged pages at once.
@@ -159,8 +159,8 @@ impl BpfHandle {
         let Some(place) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
         let asked = self.near[place].ask(wanted);
         if asked.is_err() {
-            let family = self.near.remove(place).family;
-            self.sources.retain(|info| info.source != family.name());
+            let class = self.near.remove(place).class;
+            self.sources.retain(|info| info.source != class.name());
         }
         asked
     }
@@ -179,13 +179,13 @@ impl BpfHandle {
     pub fn detached(&self) -> impl Iterator<Item = Detached> {
         let near = self.near.iter().flat_map(|near| {
             let verified = near.links(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
-            verified.into_iter().flatten().map(|verified| (near.family, verified))
+            verified.into_iter().flatten().map(|verified| (near.class, verified))
         });
-        let links = self.links.iter().map(|(family, link)| (*family, link.verify()));
-        links.chain(near).filter_map(|(family, verified)| {
+        let links = self.links.iter().map(|(class, link)| (*class, link.verify()));
+        links.chain(near).filter_map(|(class, verified)| {
             let source = verified.err()?;
-            let info = self.sources.iter().find(|info| info.source == family.name());
-            Some(Detached { family, rung: info.map_or("", |info| info.rung), source })
+            let info = self.sources.iter().find(|info| info.source == class.name());
+            Some(Detached { class, method: info.map_or("", |info| info.backend), source })
         })
     }
 
@@ -199,7 +199,7 @@ impl BpfHandle {
     /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of
     /// what was armed on it. Each edge that is set fires once; a crossing that came before the
     /// call returned may still come, with an earlier generation. An edge that is already
-    /// crossed fires when the charge hook looks next, that is within the rung's grain.
+    /// crossed fires when the charge hook looks next, that is within the method's granularity.
     ///
     /// Bytes are rounded to pages so that an edge never fires later than asked.
     pub fn arm(&mut self, id: u64, level: KernelThreshold) -> Result<Generation, SetThresholdError> {
@@ -226,7 +226,7 @@ impl BpfHandle {
         Ok(Generation(generation))
     }
 
-    /// What was charged to this cgroup so far, on rungs that see every charge, and what reclaim took of it: to be asked
+    /// What was charged to this cgroup so far, on methods that see every charge, and what reclaim took of it: to be asked
     /// before it is read. Nothing where nothing is armed on it.
     pub fn charged(&self, id: u64) -> Option<GrossCharge> {
         let MapEntry(MemcgThreshold { generation, gross, reclaimed, .. }) =

@@ -11,10 +11,10 @@ use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
-use eviction_node::backend_selection::BackendSelection;
+use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach_best::{AttachedMethod, AttachedProgram, climb},
+    attach_best::{AttachedMethod, AttachedProgram, attach_best},
     attach_method::EventClass,
     capabilities::{self, KernelFacts},
     error_summary::brief,
@@ -67,7 +67,7 @@ pub struct LoadOptions {
     /// On how many cgroups a level can be armed; each costs some 600 bytes of kernel memory. `None`:
     /// by how many there are ([`map_sizes::levels`]).
     pub levels: Option<u32>,
-    /// Rungs that are asked for or denied.
+    /// Methods that are asked for or denied.
     pub choice: BackendSelection,
     /// How many tasks a cgroup makes in a second before it is told; 0 any number.
     pub fork_storm: u32,
@@ -106,10 +106,17 @@ pub struct Loaded {
     pub kernel: BpfHandle,
     /// The reader of the records.
     pub ring: Ring,
-    /// Families of which nothing could be attached, with the reasons (`rung` is empty).
+    /// Classes of which nothing could be attached, with the reasons (`backend` is empty).
     pub missing: Vec<BackendInfo>,
     /// The reader of the programs' own diagnostics, unless they are off.
     pub log: Option<ProgramLogReader>,
+}
+
+impl Loaded {
+    /// Returns the backend of each class, with the reason where there is none.
+    pub fn sources(&self) -> Vec<BackendInfo> {
+        self.kernel.sources().iter().chain(&self.missing).cloned().collect()
+    }
 }
 
 /// The programs' own diagnostics; readable (poll, epoll) when there are any.
@@ -134,7 +141,7 @@ impl AsFd for ProgramLogReader {
 pub struct LoadError {
     /// The first cause, in one line.
     pub why: String,
-    /// The reason for each family (`rung` is empty).
+    /// The reason for each class (`backend` is empty).
     pub missing: Vec<BackendInfo>,
 }
 
@@ -147,7 +154,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let LoadOptions { choice, log, kernel_kill, .. } = options;
     let mut plans = plan::plan(facts, choice);
-    plans.retain(|plan| options.disks || !plan.family.is_of_disks());
+    plans.retain(|plan| options.disks || !plan.class.is_of_disks());
     let setup = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
@@ -168,30 +175,30 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let mut near = Vec::new();
     let (mut charge, mut disk) = ("", "");
     for mut plan in plans {
-        let family = plan.family;
-        match family {
-            EventClass::Near => plan.only_beside(charge),
-            EventClass::DiskNear => plan.only_beside(disk),
+        let class = plan.class;
+        match class {
+            EventClass::Near => plan.only_with(charge),
+            EventClass::DiskNear => plan.only_with(disk),
             _ => {}
         }
-        match climb(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok(AttachedMethod { info, rung, attached }) => {
-                match family {
-                    EventClass::Charge => charge = rung.name,
-                    EventClass::Disk => disk = rung.name,
+        match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
+            Ok(AttachedMethod { info, method, attached }) => {
+                match class {
+                    EventClass::Charge => charge = method.name,
+                    EventClass::Disk => disk = method.name,
                     _ => {}
                 }
-                match rung.beside {
+                match method.companion {
                     // What costs too much for every day has shown that it can be attached.
-                    Some(beside) => match OnDemandProbe::new(family, beside.when, attached) {
+                    Some(beside) => match OnDemandProbe::new(class, beside.when, attached) {
                         Ok(kept) => near.push(kept),
                         Err(error) => {
-                            missing.push(BackendInfo { rung: "", reason: brief(&error), ..info });
+                            missing.push(BackendInfo { backend: "", reason: brief(&error), ..info });
                             continue;
                         }
                     },
                     None => {
-                        links.extend(attached.into_iter().map(|AttachedProgram { link, .. }| (family, link)))
+                        links.extend(attached.into_iter().map(|AttachedProgram { link, .. }| (class, link)))
                     }
                 }
                 sources.push(info);
@@ -247,9 +254,9 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
 fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
     let missing: Vec<_> = plans
         .iter()
-        .map(|ClassPlan { family, rejected, .. }| match &why {
-            None => plan::nothing(*family, rejected),
-            Some(why) => BackendInfo { reason: why.clone(), ..plan::nothing(*family, rejected) },
+        .map(|ClassPlan { class, rejected, .. }| match &why {
+            None => plan::nothing(*class, rejected),
+            Some(why) => BackendInfo { reason: why.clone(), ..plan::nothing(*class, rejected) },
         })
         .collect();
     let first = missing.first().map(|none| none.reason.clone());

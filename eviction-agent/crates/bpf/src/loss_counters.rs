@@ -80,16 +80,16 @@ impl LossCounters {
 }
 
 impl BpfHandle {
-    /// How often the programs of each family were not run although their place was reached: the kernel runs no
+    /// How often the programs of each class were not run although their place was reached: the kernel runs no
     /// program while it is at work on the same CPU. Where it preempts tasks in the kernel (from 7.0 on it does), that
     /// happens on a busy node. Counts of tasks are too small by as much, and a crossing shows at the next charge
     /// or sample. What cannot be asked is 0, and so are kernels before 5.12.
     pub fn runs_missed(&self) -> [(EventClass, u64); EventClass::ALL.len()] {
-        EventClass::ALL.map(|family| {
-            let links = self.links.iter().filter(|(its, _)| *its == family);
+        EventClass::ALL.map(|class| {
+            let links = self.links.iter().filter(|(its, _)| *its == class);
             let always: u64 = links.filter_map(|(_, link)| link.runs_missed().ok()).sum();
-            let near = self.near.iter().filter(|near| near.family == family);
-            (family, always.saturating_add(near.map(OnDemandProbe::runs_missed).sum()))
+            let near = self.near.iter().filter(|near| near.class == class);
+            (class, always.saturating_add(near.map(OnDemandProbe::runs_missed).sum()))
         })
     }
 

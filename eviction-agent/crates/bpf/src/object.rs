@@ -5,7 +5,7 @@ use rustix::mm::{Advice, madvise};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
 
 /// Lets the programs be read, and their pages go again: the agent's memory is to be what it works with,
-/// and they are read once, or again when a rung was lost.
+/// and they are read once, or again when a method was lost.
 pub(super) fn with_object<T>(read: impl FnOnce(&[u8]) -> T) -> T {
     let done = read(OBJECT);
     let page = rustix::param::page_size();

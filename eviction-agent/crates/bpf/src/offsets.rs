@@ -7,7 +7,7 @@ use eviction_common::{ABSENT, Offsets};
 
 use super::btf::{Btf, BtfMissing, BtfQuery};
 
-/// What is looked for in the kernel's BTF, beside the functions that rungs are attached to.
+/// What is looked for in the kernel's BTF, beside the functions that methods are attached to.
 pub const WANTED: BtfQuery<'static> = BtfQuery {
     structs: &[
         "mem_cgroup",

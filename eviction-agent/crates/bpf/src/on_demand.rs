@@ -11,7 +11,7 @@ use super::switch::DetachSwitch;
 /// Programs that were loaded, and proved that they can be attached.
 #[derive(Debug)]
 pub(super) struct OnDemandProbe {
-    pub(super) family: EventClass,
+    pub(super) class: EventClass,
     pub(super) when: AttachWhen,
     switch: DetachSwitch<Vec<Link>>,
     /// Kept for what the kernel counts of it, which outlives each link.
@@ -24,7 +24,7 @@ impl OnDemandProbe {
     /// # Errors
     /// If the thread that attaches them cannot be started.
     pub(super) fn new(
-        family: EventClass,
+        class: EventClass,
         when: AttachWhen,
         attached: Vec<AttachedProgram>,
     ) -> io::Result<Self> {
@@ -34,7 +34,7 @@ impl OnDemandProbe {
             again.push((at, program, link.program));
         }
         let attach = move || again.iter().map(|(at, program, id)| Link::new(*at, program, *id)).collect();
-        Ok(Self { family, when, switch: DetachSwitch::new("hook", attach)?, programs })
+        Ok(Self { class, when, switch: DetachSwitch::new("hook", attach)?, programs })
     }
 
     pub(super) fn is_attached(&self) -> bool {

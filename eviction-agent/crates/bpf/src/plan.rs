@@ -1,69 +1,69 @@
-//! Which rungs to try for each family of events, best first, and why the others not. Decides
-//! on facts alone ([`KernelFacts`]), so that every kernel can be told about in a test; whether a rung holds
+//! Which methods to try for each class of events, best first, and why the others not. Decides
+//! on facts alone ([`KernelFacts`]), so that every kernel can be told about in a test; whether a method holds
 //! shows when it is loaded.
 #![forbid(unsafe_code)]
 
-pub use eviction_node::backend_info::BackendInfo;
-use eviction_node::backend_selection::BackendSelection;
+pub use eviction_node::backend::BackendInfo;
+use eviction_node::backend::BackendSelection;
 
 use super::{
     attach_method::{AttachMethod, CompanionProbe, EventClass, HookPoint, ProgramHook},
-    attach_methods::{RUNGS, ladder},
+    attach_methods::{ATTACH_METHODS, backends},
     capabilities::{BtfFacts, KernelFacts},
 };
 
-/// A rung that is not tried, or did not hold, and why.
+/// A method that is not tried, or did not hold, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedMethod {
-    /// The rung's name.
-    pub rung: &'static str,
+    /// The method's name.
+    pub method: &'static str,
     /// Why.
     pub why: String,
 }
 
 impl ClassPlan {
-    /// Leaves out what goes only with another rung for charges than this one (empty: none).
-    pub(super) fn only_beside(&mut self, charge: &str) {
-        let Self { family: _, candidates, rejected } = self;
-        candidates.retain(|rung| {
-            let Some(CompanionProbe { rungs, when: _ }) = rung.beside else { return true };
-            if rungs.contains(&charge) {
+    /// Leaves out what goes only with another method for charges than this one (empty: none).
+    pub(super) fn only_with(&mut self, charge: &str) {
+        let Self { class: _, candidates, rejected } = self;
+        candidates.retain(|method| {
+            let Some(CompanionProbe { methods, when: _ }) = method.companion else { return true };
+            if methods.contains(&charge) {
                 return true;
             }
             let names: Vec<_> =
-                rungs.iter().map(|name| if name.is_empty() { "no backend" } else { name }).collect();
+                methods.iter().map(|name| if name.is_empty() { "no backend" } else { name }).collect();
             let why = format!("requires {}", names.join(" or "));
-            rejected.push(RejectedMethod { rung: rung.name, why });
+            rejected.push(RejectedMethod { method: method.name, why });
             false
         });
     }
 }
 
-/// What to try for one family.
+/// What to try for one class.
 #[derive(Debug)]
 pub struct ClassPlan {
-    /// Which family.
-    pub family: EventClass,
-    /// The rungs to try, best first.
+    /// Which class.
+    pub class: EventClass,
+    /// The methods to try, best first.
     pub candidates: Vec<&'static AttachMethod>,
     /// Those that are not worth a try.
     pub rejected: Vec<RejectedMethod>,
 }
 
-/// Plans every family on these facts, of the rungs that may be used.
+/// Plans every class on these facts, of the methods that may be used.
 pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<ClassPlan> {
     EventClass::ALL
         .into_iter()
-        .map(|family| {
+        .map(|class| {
             let mut candidates = Vec::new();
             let mut rejected = Vec::new();
-            for rung in RUNGS.iter().filter(|rung| rung.family == family) {
-                match rung.refusal(facts, choice) {
-                    None => candidates.push(rung),
-                    Some(why) => rejected.push(RejectedMethod { rung: rung.name, why }),
+            for method in ATTACH_METHODS.iter().filter(|method| method.class == class) {
+                match method.refusal(facts, choice) {
+                    None => candidates.push(method),
+                    Some(why) => rejected.push(RejectedMethod { method: method.name, why }),
                 }
             }
-            ClassPlan { family, candidates, rejected }
+            ClassPlan { class, candidates, rejected }
         })
         .collect()
 }
@@ -74,7 +74,7 @@ impl AttachMethod {
         // A locked down kernel shows at the load what it refuses: programs that only follow typed
         // pointers run there too.
         let KernelFacts { btf, capabilities, lockdown: _, hierarchy } = facts;
-        if let Some(why) = choice.refusal(self.name, ladder(self.family)) {
+        if let Some(why) = choice.refusal(self.name, backends(self.class)) {
             return Some(why.into());
         }
         if let Some(lacking) = capabilities.lacking() {
@@ -101,18 +101,18 @@ impl AttachMethod {
     /// What `check`, the log and the metrics say of it once it is attached.
     pub fn info(&self, rejected: &[RejectedMethod]) -> BackendInfo {
         // What ranks below it needs no reason.
-        let above: Vec<_> = RUNGS.iter().take_while(|rung| rung.name != self.name).collect();
+        let above: Vec<_> = ATTACH_METHODS.iter().take_while(|method| method.name != self.name).collect();
         let better: Vec<_> = rejected
             .iter()
-            .filter(|rejected| above.iter().any(|rung| rung.name == rejected.rung))
+            .filter(|rejected| above.iter().any(|method| method.name == rejected.method))
             .cloned()
             .collect();
         BackendInfo {
-            source: self.family.name(),
-            rung: self.name,
+            source: self.class.name(),
+            backend: self.name,
             reason: if better.is_empty() { "the preferred backend".into() } else { list(&better) },
             sees_every_charge: self.sees_every_charge,
-            grain_bytes: self.grain.bytes(rustix::param::page_size() as u64),
+            granularity_bytes: self.granularity.bytes(rustix::param::page_size() as u64),
         }
     }
 }
@@ -140,13 +140,14 @@ impl ProgramHook {
     }
 }
 
-/// A family of which nothing is attached.
-pub fn nothing(family: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
-    BackendInfo::plain(family.name(), "", list(rejected))
+/// A class of which nothing is attached.
+pub fn nothing(class: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
+    BackendInfo::plain(class.name(), "", list(rejected))
 }
 
 fn list(rejected: &[RejectedMethod]) -> String {
-    let each: Vec<_> = rejected.iter().map(|RejectedMethod { rung, why }| format!("{rung}: {why}")).collect();
+    let each: Vec<_> =
+        rejected.iter().map(|RejectedMethod { method, why }| format!("{method}: {why}")).collect();
     each.join("; ")
 }
 

@@ -39,8 +39,6 @@ pub struct Allocatable {
     lines: ThresholdLevels,
     /// The limit that the lines are for.
     limit: u64,
-    /// It is armed to see pressure end.
-    is_armed_below: bool,
 }
 
 impl Allocatable {
@@ -107,16 +105,6 @@ impl Allocatable {
             self.lines = ThresholdLevels::of(policy, Signal::AllocatableMemoryAvailable, capacity);
         }
         &self.lines
-    }
-
-    /// Notes whether it is armed to see pressure end.
-    pub fn note_armed(&mut self, below: bool) {
-        self.is_armed_below = below;
-    }
-
-    /// Whether it is armed to see pressure end.
-    pub fn is_armed_below(&self) -> bool {
-        self.is_armed_below
     }
 
     /// Whether a threshold may be met or held by its minimum reclaim, by what is known.

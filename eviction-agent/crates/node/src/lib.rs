@@ -5,22 +5,18 @@
 
 pub mod allocatable;
 pub mod async_fd;
-pub mod backend_info;
-pub mod backend_selection;
+pub mod backend;
 pub mod cgroup;
 pub mod clock;
 pub mod container_init;
 pub mod file;
 pub mod fs;
 pub mod kv_file;
-pub mod memcg_oom_events;
-pub mod memcg_v1_threshold;
 mod memory_usage;
+pub mod notify;
 pub mod pod_index;
 pub mod pods_file;
 pub mod proc;
 pub mod psi;
-pub mod psi_trigger;
-pub mod sample_interval;
 pub mod sampler;
 pub mod timer;

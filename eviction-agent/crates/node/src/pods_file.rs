@@ -20,7 +20,8 @@ use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 
 use crate::async_fd::register;
-use crate::backend_info::BackendInfo;
+
+use crate::backend::BackendInfo;
 
 /// A larger file is refused.
 pub const LARGEST: u64 = 64 << 20;
@@ -135,11 +136,11 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
 
     /// What tells of changes, and why.
     pub fn info(&self) -> BackendInfo {
-        let (rung, reason) = match &self.events {
+        let (backend, reason) = match &self.events {
             Ok(_) => ("inotify", "events of the file's directory, and a look every 10 s".to_owned()),
             Err(error) => ("poll", format!("a look every second: no events of the directory: {error}")),
         };
-        BackendInfo::plain("pods file", rung, reason)
+        BackendInfo::plain("pods file", backend, reason)
     }
 
     async fn wait(&mut self) {

@@ -1,6 +1,6 @@
 //! A timer of sub-millisecond precision.
 //!
-//! tokio's own clock ticks in milliseconds; near a line a sample is due within one.
+//! tokio's own clock ticks in milliseconds; near a threshold a sample is due within one.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -12,11 +12,11 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-use super::async_fd::{register, take_count};
-use super::backend_info::BackendInfo;
+use crate::async_fd::{register, take_count};
+use crate::backend::BackendInfo;
 
-/// Its name as a rung.
-pub const RUNG: &str = "timerfd";
+/// Its name as a backend.
+pub const NAME: &str = "timerfd";
 
 /// A timer on CLOCK_MONOTONIC behind an async descriptor.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ impl Timer {
         register(timer).map(Self)
     }
 
-    /// What this is, for the log and `check`.
+    /// Returns what `check` and the log say of it.
     pub fn info() -> BackendInfo {
-        BackendInfo::plain("timer", RUNG, "samples before a threshold can be reached, on every kernel")
+        BackendInfo::plain("timer", NAME, "samples before a threshold can be reached, on every kernel")
     }
 
     /// Fires once after `delay`, in place of whatever was set.

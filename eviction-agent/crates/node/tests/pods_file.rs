@@ -60,7 +60,7 @@ fn writing_in_place_and_replacing() {
         let (folder, path) = file("one");
         let (mut watched, content) = open(&path);
         assert_eq!(content, "one");
-        assert_eq!(watched.info().rung, "inotify");
+        assert_eq!(watched.info().backend, "inotify");
         std::fs::write(&path, "two").unwrap();
         assert_eq!(new(&mut watched).await, "two");
         // Of the same length within the same tick of the clock.

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_bpf::{TaskAlarm, ThresholdCrossed};
+use eviction_bpf::{EventClass, TaskAlarm, ThresholdCrossed};
 use eviction_core::input::{Event, Input};
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Changes;
 
-use super::super::event_batch::EventBatch;
+use super::super::memory_notifier::EventBatch;
 use super::ControlLoop;
 use crate::error::chain;
 use crate::telemetry::event_log;
@@ -32,7 +32,7 @@ const POSTPONED: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
-    pub(super) fn take_told(&mut self, told: EventBatch) -> Option<ThresholdCrossed> {
+    pub(super) fn take_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
         let EventBatch {
             crossed,
             of_pods,
@@ -41,18 +41,13 @@ impl ControlLoop {
             kills,
             alarms,
             missed,
-            lost,
             disk_crossed: _,
-        } = told;
+        } = events;
         if of_pods {
             self.eyes.allocatable.hurry();
         }
         if let Some(kill) = kernel_kill {
             self.take_kernel_kill(&kill);
-        }
-        if let Some(lapse) = lost {
-            self.tell_lapse(&lapse);
-            self.tell_nothing(&lapse.why);
         }
         if tree_changed {
             self.note_tree_change();
@@ -108,7 +103,7 @@ impl ControlLoop {
     /// Part of a full look: reads the tree anew, unless a change of it would have been told.
     pub(super) fn check_tree(&mut self, now_ns: u64, lost: bool) {
         let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
-        let is_sure = self.hook.tells_of_cgroups() && !lost && !self.eyes.sampler.is_stale();
+        let is_sure = self.notifier.bpf.reports(EventClass::Cgroup) && !lost && !self.eyes.sampler.is_stale();
         match is_sure && age_ns < nanos(CHECK) {
             true => self.watch_containers(),
             false => self.refresh_tree(),

@@ -14,7 +14,7 @@ use eviction_core::signal::Resource;
 use eviction_node::cgroup::sample::Tasks;
 
 use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
-use super::super::monitor::root_id;
+use super::super::memory_notifier::root_id;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
@@ -28,7 +28,7 @@ impl ControlLoop {
     /// Logs that kernel kill is configured and not available.
     pub(super) fn warn_without_kernel_kill(&self) {
         if self.engine.policy().kernel_kill == eviction_settings::KernelKillMode::HardMemory
-            && !self.hook.has_kernel_kill()
+            && !self.notifier.bpf.has_kernel_kill()
         {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
@@ -39,9 +39,9 @@ impl ControlLoop {
 
     /// Marks the sample that was just taken, where a verdict may come of it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
-        if !self.hook.has_kernel_kill() {
+        if !self.notifier.bpf.has_kernel_kill() {
             if self.kill_orders.is_marked() {
-                self.kill_orders.mark(&mut self.hook, None);
+                self.kill_orders.mark(&mut self.notifier.bpf, None);
             }
             self.metrics.kernel_kill_armed.set(0);
             return;
@@ -57,7 +57,7 @@ impl ControlLoop {
                 lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
             });
         let near = root_id(&self.eyes.sampler).filter(|_| near);
-        self.kill_orders.mark(&mut self.hook, near);
+        self.kill_orders.mark(&mut self.notifier.bpf, near);
         if near.is_none() {
             self.metrics.kernel_kill_armed.set(0);
         }
@@ -75,9 +75,9 @@ impl ControlLoop {
             // What stands since the look before is on whoever takes the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
                 if self.kill_orders.victim(look.at.mono_ns).is_some() => {}
-            Err(idle) => self.kill_orders.stay_idle(idle, &mut self.hook, &self.metrics),
+            Err(idle) => self.kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics),
         }
-        self.hook.export_withheld(&self.metrics);
+        self.notifier.bpf.export_suppressed(&self.metrics);
     }
 
     /// Others go by an ordinary decision than the victim of the verdict that stands: it stands no more, so that one
@@ -88,7 +88,7 @@ impl ControlLoop {
         let goes = self.evictions_of(victim).next().is_some() || number_of(decision, 0, victim).is_some();
         let evicts =
             decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
-        evicts && !goes && self.kill_orders.withdraw(&mut self.hook)
+        evicts && !goes && self.kill_orders.withdraw(&mut self.notifier.bpf)
     }
 
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
@@ -113,7 +113,13 @@ impl ControlLoop {
         }
         let is_all = !self.eyes.sampler.root().whole_machine;
         let room = self.kept_free.room(look.free).filter(|_| !is_all);
-        self.kill_orders.stand(&mut self.hook, GuardedLevel { id, is_all, room }, seen, look.at, goes_by)
+        self.kill_orders.stand(
+            &mut self.notifier.bpf,
+            GuardedLevel { id, is_all, room },
+            seen,
+            look.at,
+            goes_by,
+        )
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.
@@ -147,7 +153,7 @@ impl ControlLoop {
             return;
         };
         self.kill_orders.forget();
-        self.hook.stand_down();
+        self.notifier.bpf.disarm_kill();
         if let Some(error) = kill.error {
             tracing::warn!(
                 verdict = kill.verdict,

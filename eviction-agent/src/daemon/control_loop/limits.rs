@@ -35,13 +35,13 @@ impl ControlLoop {
     /// Takes over the groups of the tree that was just read.
     pub(super) fn adopt_limits(&mut self) {
         let memory = self.eyes.capacity().memory;
-        let hook = &mut self.hook;
-        self.limits.adopt(&self.eyes.sampler, memory, |id| hook.disarm(id));
+        let bpf = &mut self.notifier.bpf;
+        self.limits.adopt(&self.eyes.sampler, memory, |id| bpf.clear_threshold(id));
     }
 
     /// Judges all of them by the figures of a full sample.
     pub(super) fn review_limits(&mut self, sampled_ns: u64) {
-        self.limits.follow(self.hook.programs());
+        self.limits.follow(self.notifier.bpf.programs().0);
         for nth in 0.. {
             let Some(id) = self.limits.nth(nth) else { break };
             let Some(sample) = self.eyes.sampler.group(id) else { continue };
@@ -61,14 +61,14 @@ impl ControlLoop {
     /// that may be.
     pub(super) fn turn_limits(&mut self) {
         let now_ns = mono_ns();
-        self.limits.follow(self.hook.programs());
+        self.limits.follow(self.notifier.bpf.programs().0);
         let mut any = false;
-        while let Some(crossed) = self.hook.crossed_beside() {
+        while let Some(crossed) = self.notifier.bpf.take_limit_crossing() {
             any |= self.limits.fire(&crossed);
         }
         while let Some((id, crossed_ns)) = self.limits.next(now_ns) {
             any = true;
-            let name = if crossed_ns.is_some() { self.hook.charge_rung() } else { SAMPLE };
+            let name = if crossed_ns.is_some() { self.notifier.bpf.charge_backend() } else { SAMPLE };
             self.eyes.sampler.read_limit(id);
             // One that is gone is found to be so when the tree is read.
             let sample = self.eyes.sampler.sample_group(id, &self.state.dirty);
@@ -95,14 +95,14 @@ impl ControlLoop {
 
     /// Takes in how a group is, arms what shows that it changes, and tells if it did.
     pub(super) fn take_figures(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
-        let (rung, at_ns) = (self.hook.rung(), mono_ns());
+        let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
         let decides = self.eyes.allocatable.group(&self.eyes.sampler) == Some(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
         let turn = watch.judge(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
-        watch.note_sight(rung, seen);
+        watch.note_sight(growth, seen);
         // With lines at which is decided it is armed by every look at it.
-        if !decides && let Some(arming) = watch.wants(rung.unwrap_or_default(), seen) {
-            match self.hook.arm(id, &arming) {
+        if !decides && let Some(arming) = watch.wants(growth.unwrap_or_default(), seen) {
+            match self.notifier.bpf.set_threshold(id, &arming) {
                 Some(number) => watch.is_armed_by(number.0, arming),
                 None => watch.is_disarmed(),
             }
@@ -168,6 +168,9 @@ impl ControlLoop {
 
     /// Since when the group has been near its limit: also if the kernel told so, and nobody has looked.
     pub(super) fn near_since_ns(&self, id: u64) -> Option<u64> {
-        self.limits.find(id).and_then(|watch| watch.near_since_ns).or_else(|| self.hook.rose_ns(id))
+        self.limits
+            .find(id)
+            .and_then(|watch| watch.near_since_ns)
+            .or_else(|| self.notifier.bpf.near_limit_ns(id))
     }
 }

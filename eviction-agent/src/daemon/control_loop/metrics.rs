@@ -22,8 +22,9 @@ use eviction_core::units::ThresholdValue;
 
 use super::super::kernel_kill::KernelKillIdle;
 use super::super::limit_monitor::{LimitChange, LimitCounts, OWNERS};
-use super::trigger::Trigger;
 use eviction_node::sampler::MEASURES;
+
+use super::super::memory_notifier::Trigger;
 
 /// Kinds of anomalies.
 const ANOMALIES: [&str; 7] = [
@@ -101,7 +102,7 @@ impl Gauges {
     }
 
     pub(super) fn look(&self, trigger: Trigger) {
-        self.syncs[trigger.place()].inc();
+        self.syncs[trigger as usize].inc();
     }
 
     /// What was read of a signal, and the capacity that it is compared with.
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn each_trigger_has_its_place() {
         for (place, trigger) in Trigger::ALL.into_iter().enumerate() {
-            assert_eq!(trigger.place(), place, "{trigger:?}");
+            assert_eq!(trigger as usize, place, "{trigger:?}");
         }
     }
 

@@ -1,8 +1,7 @@
 //! The loop that owns the engine, on a thread of its own.
 //!
-//! It waits for the kernel side, the kernel's v1 threshold, a timer, outcomes and new pods;
-//! looks at the node; lets the engine decide; hands victims to the executor; and arms the
-//! kernel side again. Nothing here waits for anything slow.
+//! It waits for the memory notifier, results of evictions and commands; samples the node; lets the engine decide;
+//! hands victims to the executor; and sets the kernel thresholds again. Nothing here waits for anything slow.
 
 mod again;
 mod allocatable;
@@ -10,7 +9,6 @@ mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
 mod evictions;
-mod failover;
 mod kernel_kill;
 mod limits;
 mod metrics;
@@ -28,7 +26,6 @@ mod task_alarms;
 mod terminating;
 #[cfg(test)]
 mod tests;
-mod trigger;
 mod warm_up;
 
 use std::sync::Arc;
@@ -44,33 +41,31 @@ use eviction_core::node_conditions::pressure::InitialConditions;
 use eviction_core::policy::Policy;
 use eviction_core::progress::KillUpdate;
 use eviction_kill::Killer;
-use eviction_node::memcg_oom_events::MemcgOomEvents;
-use eviction_node::sample_interval::FillRate;
-use eviction_node::timer::Timer;
 
 use super::cluster::{EvictionSender, NodeStatusSender};
 use super::container_status::ContainerStatusTracker;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
-use super::memcg_v1::MemcgV1Threshold;
-use super::monitor::BpfMonitor;
+use super::memory_notifier::{EventBatch, MemoryNotifier, Notification, Trigger};
 use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
-use super::psi_triggers::PsiTriggers;
 use super::watchdog::Heartbeat;
 use crate::error::Failure;
-use crate::telemetry::queue::TelemetryQueue;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
+use eviction_node::fs::StorageSample;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
+
+use super::startup::source_event;
+use crate::telemetry::event_log;
+use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
 pub(crate) use state::State;
-use trigger::{Trigger, Wake};
 
 /// What the slow side asks for.
 #[derive(Debug)]
@@ -89,6 +84,28 @@ pub(crate) enum Command {
     Stop,
 }
 
+/// What woke the loop.
+pub(crate) enum Wake {
+    Memory(Notification),
+    EvictionResult(KillUpdate),
+    PodStorage(StorageSample),
+    Command(Command),
+}
+
+impl Wake {
+    fn trigger(&self) -> Trigger {
+        match self {
+            Self::Memory(notification) => notification.trigger,
+            Self::EvictionResult(_) => Trigger::EvictionResult,
+            Self::PodStorage(_) => Trigger::PodStorage,
+            Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
+            Self::Command(Command::Seed(_)) => Trigger::Start,
+            Self::Command(Command::ApiServer(_)) => Trigger::KubeApi,
+            Self::Command(Command::Pods(_) | Command::Stop) => Trigger::Pods,
+        }
+    }
+}
+
 /// Everything that the loop works with.
 pub(crate) struct ControlLoop {
     pub(crate) clock: Clock,
@@ -98,13 +115,9 @@ pub(crate) struct ControlLoop {
     pub(crate) mains: ContainerInitTracker,
     pub(crate) statuses: ContainerStatusTracker,
     pub(crate) oom_counters: OomCounters,
-    pub(crate) oom_notice: MemcgOomEvents,
-    pub(crate) hook: BpfMonitor,
+    pub(crate) notifier: MemoryNotifier,
     pub(crate) kill_orders: KillOrders,
     pub(crate) kept_free: Watermarks,
-    pub(crate) v1: MemcgV1Threshold,
-    pub(crate) v2: PsiTriggers,
-    pub(crate) timer: Timer,
     pub(crate) executor: Killer,
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<EvictionSender>,
@@ -119,9 +132,6 @@ pub(crate) struct ControlLoop {
     pub(crate) memory_lines: ThresholdLevels,
     pub(crate) pid_lines: ThresholdLevels,
     pub(crate) storage: PodStorageWatch,
-    pub(crate) rate: FillRate,
-    /// Online, of the machine.
-    pub(crate) cpus: usize,
     pub(crate) tally: TaskTotals,
     pub(crate) pod_metrics: PodMetrics,
     pub(crate) keep: StateSender,
@@ -153,6 +163,10 @@ impl ControlLoop {
 
     /// Does what can wait for the end of a turn.
     fn end_turn(&mut self) {
+        for info in self.notifier.take_changed() {
+            let event = event_log::Event::Backend(source_event(info));
+            self.notes.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+        }
         self.publish_counted_kills();
         self.keep();
         self.take_down();
@@ -171,15 +185,10 @@ impl ControlLoop {
                 }
                 Some(command) => Wake::Command(command),
             },
-            told = self.hook.told(&self.metrics) => Wake::Kernel(told),
-            crossed = self.v1.crossed() => crossed.map_or_else(Wake::Lost, |()| Wake::V1Threshold),
-            fired = self.v2.fired() => fired.map_or_else(Wake::Lost, Wake::V2Trigger),
-            () = self.oom_notice.noticed() => Wake::OomNotice,
-            Some(outcome) = self.outcomes.recv() => Wake::Outcome(outcome),
-            Some(sample) = self.storage.samples.recv() => Wake::Storage(sample),
-            fired = self.timer.expired() => {
-                fired.map_err(|error| Failure::because("wait for the timer", &error))?;
-                Wake::Timer
+            Some(result) = self.outcomes.recv() => Wake::EvictionResult(result),
+            Some(sample) = self.storage.samples.recv() => Wake::PodStorage(sample),
+            notified = self.notifier.next() => {
+                Wake::Memory(notified.map_err(|error| Failure::because("wait for the timer", &error))?)
             }
         }))
     }
@@ -188,13 +197,13 @@ impl ControlLoop {
     fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<ThresholdCrossed>)> {
         let mut trigger = wake.trigger();
         let crossed = match wake {
-            Wake::Kernel(told) => {
-                // After a kill the containers are looked at soon, which a look arms the timer for.
-                let (killed, alarmed, missed) =
-                    (!told.kills.is_empty(), !told.alarms.is_empty(), told.missed);
-                match self.take_told(told) {
+            Wake::Memory(Notification { trigger: Trigger::Charge, events }) => {
+                // After a kill the containers are looked at soon, which a sync sets the timer for.
+                let EventBatch { kills, alarms, missed, .. } = &events;
+                let (killed, alarmed, missed) = (!kills.is_empty(), !alarms.is_empty(), *missed);
+                match self.take_events(events) {
                     None if alarmed => {
-                        trigger = Trigger::Tasks;
+                        trigger = Trigger::TaskAlarm;
                         None
                     }
                     None if !killed && !missed => {
@@ -204,22 +213,19 @@ impl ControlLoop {
                     crossed => crossed,
                 }
             }
-            Wake::Timer if self.glimpse() => return None,
-            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::Timer => None,
-            Wake::Lost(lapse) => {
-                self.give_up(&lapse);
+            Wake::Memory(Notification { trigger: Trigger::Timer, .. }) if self.glimpse() => return None,
+            Wake::Memory(Notification { trigger, .. }) => {
+                if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports_kills() {
+                    self.oom_counters.note_notice(mono_ns());
+                }
                 None
             }
-            Wake::Storage(sample) => {
+            Wake::PodStorage(sample) => {
                 self.take_storage(sample);
                 None
             }
-            Wake::OomNotice => {
-                self.oom_counters.note_notice(mono_ns());
-                None
-            }
-            Wake::Outcome(outcome) => {
-                if !self.take_outcome(outcome) {
+            Wake::EvictionResult(result) => {
+                if !self.take_outcome(result) {
                     return None;
                 }
                 None

@@ -9,10 +9,9 @@ use eviction_core::input::{Event, Input};
 use eviction_core::oom::{ContainerEnded, EndHandling, EndSeen, OomKill, OomUpdate};
 use eviction_core::time::Timestamp;
 
-use super::super::monitor::root_id;
+use super::super::memory_notifier::root_id;
 use super::super::oom_attribution::{KillCgroups, describe};
 use super::super::oom_counters::{CountedKills, GroupKills};
-use super::super::realtime;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
@@ -78,7 +77,7 @@ impl ControlLoop {
             OomLimitOwner::Global | OomLimitOwner::Unknown => None,
         }
         .map(|since_ns| self.clock.at(since_ns).wall);
-        described.detected_by = self.hook.oom_rung();
+        described.detected_by = self.notifier.bpf.oom_backend();
         let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
@@ -97,20 +96,6 @@ impl ControlLoop {
         }
     }
 
-    /// Subscribes to the kernel's OOM notices of cgroups, where no BPF program reports kills.
-    pub(super) fn follow_oom_notices(&mut self) {
-        if self.hook.tells_of_kills() {
-            // Closing the files takes its time.
-            if let Some(watch) = self.oom_notice.rest() {
-                realtime::let_go(watch);
-            }
-            return;
-        }
-        if let Err(error) = self.oom_notice.follow(self.eyes.sampler.tree()) {
-            tracing::warn!(%error, "OOM notices of cgroups are not available: only counters are read");
-        }
-    }
-
     /// Exports the machine's counter, and has those of the cgroups read at the end of the iteration.
     pub(super) fn count_oom_kills(&mut self) {
         let kills = self.oom_counters.read_machine().known();
@@ -121,7 +106,7 @@ impl ControlLoop {
     /// Publishes kills that only the counters show. That may read a file of every cgroup, so it comes at the end of an
     /// iteration.
     pub(super) fn publish_counted_kills(&mut self) {
-        if self.hook.tells_of_kills() {
+        if self.notifier.bpf.reports_kills() {
             return self.oom_counters.reset();
         }
         let at = self.clock.now();

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use eviction_bpf::EventClass;
 use eviction_core::decision::Decision;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::{FreshStats, Tasks};
-use eviction_node::sample_interval;
+use eviction_node::notify::sample_interval::{self, SampleSchedule};
 
-use super::super::monitor::root_id;
-use super::super::notify_plan::{self, MinRearm};
+use super::super::limit_monitor::LimitWatch;
+use super::super::memory_notifier::{
+    self, CgroupThresholds, NodeThresholds, Trigger, conservative_level, root_id,
+};
 use super::ControlLoop;
-use super::trigger::Trigger;
+use super::limits::DetectedBy;
 use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::CompleteSample;
 
@@ -30,59 +34,49 @@ const BRIEF: Duration = Duration::from_millis(20);
 /// unknown.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether another rung is loaded, or a hook is attached.
-const LOADING: Duration = Duration::from_millis(20);
+/// How often it is checked whether a backend is loaded or attached.
+const CHANGING: Duration = Duration::from_millis(20);
 
 impl ControlLoop {
-    /// Sets the kernel thresholds of memory at the distances of this sample; the nearest of them.
-    fn arm_memory(&mut self, look: &CompleteSample, now_ns: u64) -> Option<u64> {
-        let (Reading::Known(seen), Some(root)) = (look.measured, root_id(&self.eyes.sampler)) else {
+    /// Sets the kernel thresholds of memory. Returns the bytes to the nearest eviction threshold.
+    fn set_memory_thresholds(&mut self, look: &CompleteSample, now_ns: u64) -> Option<u64> {
+        let (Reading::Known(usage), Some(id)) = (look.measured, root_id(&self.eyes.sampler)) else {
             return None;
         };
-        let capacity = self.eyes.capacity().memory;
-        let sure = |line| notify_plan::sure_line(self.eyes.measure(), seen, line);
-        let far = look.memory_left.known().and_then(|available| self.memory_lines.distance(available));
-        let far = [far, self.eyes.allocatable.distance()].into_iter().flatten().min();
-        self.hook.decide_at(root, self.eyes.allocatable.group(&self.eyes.sampler));
-        self.hook.approach(far, capacity, now_ns);
-        // The dense hook has another grain.
-        let rung = self.hook.rung().unwrap_or_default();
-        let floor =
-            if self.state.close_looks.is_left(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
-        let lines = self.memory_lines.working_sets(capacity).map(sure);
-        let is_machine = self.eyes.sampler.root().whole_machine;
-        let of_node = if is_machine { rung.of_machine(self.cpus, self.hook.stocks()) } else { rung };
-        let arming = notify_plan::plan(of_node, floor, seen, lines);
-        self.hook.arm(root, &arming);
-        self.arm_pods(look, rung, floor);
-        let distance = [arming.distance, self.eyes.allocatable.distance()].into_iter().flatten().min();
-        let below = arming.usage_below.is_some() || self.eyes.allocatable.is_armed_below();
-        self.hook.look_down(below, now_ns);
-        self.v2.arm(!rung.sees_every_charge).for_each(|lapse| self.give_up(&lapse));
-        if rung.sees_every_charge {
-            self.v1.disarm();
-        } else {
-            self.v1.arm(&arming, now_ns);
+        let measure = self.eyes.measure();
+        let memory_capacity = self.eyes.capacity().memory;
+        let whole_machine = self.eyes.sampler.root().whole_machine;
+        let pods_id = self.eyes.allocatable.group(&self.eyes.sampler);
+        let own_limit = look.pods_root.and_then(|root| {
+            self.take_figures(root.id, root.seen, root.limit, DetectedBy::LOOK);
+            self.limits.find(root.id).map(LimitWatch::line)
+        });
+        if let Some(root) = look.pods_root {
+            self.eyes.allocatable.lines(self.engine.policy(), root.limit);
         }
-        distance
+        let pods_headroom = self.eyes.allocatable.distance();
+        let levels = self.memory_lines.working_sets(memory_capacity);
+        let levels = levels.map(|level| conservative_level(measure, usage, level));
+        let pods = look.pods_root.map(|PodsRootSample { id, seen: usage, limit }| {
+            let levels = self.eyes.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
+            CgroupThresholds { id, usage, levels: levels.chain(own_limit) }
+        });
+        let node = CgroupThresholds { id, usage, levels };
+        let thresholds = NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity };
+        self.notifier.set_thresholds(thresholds, whole_machine, now_ns)
     }
 
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
     /// comes first. Whether there is leisure now: a full look was made.
     pub(super) fn arm(&mut self, look: &CompleteSample, pressed: bool, grace: Option<Duration>) -> bool {
         let now_ns = mono_ns();
-        let is_told = self.move_on();
-        let distance = self.arm_memory(look, now_ns);
-        let rung = self.hook.rung().unwrap_or_default();
+        let headroom = self.set_memory_thresholds(look, now_ns);
         let calm = !pressed && look.memory_left.known().is_some();
-        let sample_interval::SampleSchedule { sample, full } = match rung.sees_every_charge {
-            true => sample_interval::due_when_told(distance, &self.rate, calm),
-            false => sample_interval::due(distance, &self.rate, calm),
-        };
+        let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
         // The distance is that of the reading.
         let passed = Duration::from_nanos(now_ns.saturating_sub(look.read_at.mono_ns));
         let mut due = sample_interval::left(sample, passed);
-        self.pace_pods(look, rung, calm, now_ns);
+        self.pace_pods(look, calm, now_ns);
         let is_brief = sample <= BRIEF;
         let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
         if let Reading::Known(left) = look.pids_left {
@@ -114,13 +108,13 @@ impl ControlLoop {
         for other in [grace, self.termination_due(look.read_at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
-        if self.hook.is_loading() || self.hook.is_changing() {
-            due = due.min(LOADING);
+        if self.notifier.is_changing() {
+            due = due.min(CHANGING);
         }
         if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
-        if self.review_leaving(now_ns) || is_told {
+        if self.review_leaving(now_ns) {
             due = Duration::ZERO;
         }
         self.state.look_due_ns = now_ns.saturating_add(nanos(due));
@@ -140,9 +134,7 @@ impl ControlLoop {
         let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
         let due = sample_interval::left(due.max(sample_interval::FLOOR), passed);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
-        if let Err(error) = self.timer.set_once(due) {
-            tracing::error!(%error, "setting the timer");
-        }
+        self.notifier.set_timer(due);
     }
 
     /// Looks at process ids and disks alone, where nothing but them was due. False if it takes a whole look.
@@ -171,19 +163,18 @@ impl ControlLoop {
     /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
     pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: FreshStats) {
         self.state.last_full_ns = now_ns;
-        let losses = self.hook.losses();
-        let untold = self.hook.export_runs_missed(&self.metrics);
-        self.hook.export_walks_cut(&self.metrics);
-        self.check_tree(now_ns, untold || losses.is_some());
+        let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
+        self.check_tree(now_ns, is_tree_missed || losses.is_some());
         self.gauges.anomalies(self.engine.oom().anomalies());
-        self.follow_oom_notices();
         self.count_oom_kills();
         self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
         self.read_limited_storage(now_ns);
         // A limit may be set long after its group was made.
         self.adopt_limits();
         self.review_limits(now_ns);
-        self.examine_rungs(now_ns);
+        let pods = self.eyes.sampler.last_pods().iter();
+        let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
+        self.notifier.check_backends(usage, self.eyes.sampler.tree(), now_ns);
         self.tally(now_ns);
         if let Some(losses) = losses {
             self.notes.send(TelemetryEvent::Lost(Box::new(losses), self.clock.now()));
@@ -201,7 +192,7 @@ impl ControlLoop {
             }
             _ => 0,
         };
-        notify_plan::pids_due(distance, per_second, self.hook.tells_of_forks())
+        memory_notifier::pids_due(distance, per_second, self.notifier.bpf.reports(EventClass::Task))
     }
 }
 

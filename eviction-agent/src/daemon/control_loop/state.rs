@@ -7,7 +7,6 @@ use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::time::Timestamp;
 
-use super::super::notify_plan::RearmBucket;
 use super::oom_group::OomGroupCoalescer;
 use super::record_copies::EngineCopy;
 use super::terminating::TerminatingPod;
@@ -23,8 +22,6 @@ pub(crate) struct State {
     pub(super) leaving: Vec<TerminatingPod>,
     pub(super) last_change: LoopDelta,
     pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
-    /// Looks that the kernel side asked for close to a line.
-    pub(super) close_looks: RearmBucket,
     pub(super) last_full_ns: u64,
     /// When something else than process ids is to be looked at.
     pub(super) look_due_ns: u64,

@@ -12,10 +12,11 @@ use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::state::EngineState;
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::sample::Tasks;
+use eviction_node::notify::{memory_events, psi};
 
+use super::super::memory_notifier::Trigger;
 use super::ControlLoop;
 use super::rearm::next_grace;
-use super::trigger::Trigger;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
@@ -26,9 +27,6 @@ impl ControlLoop {
         if self.engine.is_proposal_due(self.clock.now().wall) {
             // Before the look: what is seen of the pods is what the policy in force asks for.
             self.tell_configuration(Event::ApplyProposed);
-        }
-        if trigger == Trigger::Charge {
-            self.state.close_looks.take(mono_ns());
         }
         let reacted = self.react(trigger, crossed);
         self.follow(reacted);
@@ -96,8 +94,8 @@ impl ControlLoop {
     pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) -> SyncResult {
         let at = self.clock.now();
         self.note_turn(trigger, at);
-        let told = self.hook.sweep(&mut self.state.dirty, &self.metrics);
-        let crossed = self.take_told(told).or(crossed);
+        let events = self.notifier.drain(&mut self.state.dirty);
+        let crossed = self.take_events(events).or(crossed);
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         self.eyes.unmeasured = self.storage.unmeasured(at.mono_ns);
@@ -111,7 +109,7 @@ impl ControlLoop {
         self.note_allocatable(&look, at);
         self.note_disks(&look.stats, at);
         if let Reading::Known(seen) = look.measured {
-            self.rate.observe(at.mono_ns, seen.working_set);
+            self.notifier.observe(at.mono_ns, seen.working_set);
         }
         let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
         let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
@@ -203,10 +201,11 @@ impl ControlLoop {
 
     fn seen_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
-            Trigger::Charge => self.hook.charge_rung(),
-            Trigger::Tasks => "task alarm",
-            Trigger::V1Threshold => "cgroup v1 usage threshold",
-            Trigger::V2(rung) => rung,
+            Trigger::Charge => self.notifier.bpf.charge_backend(),
+            Trigger::TaskAlarm => "task alarm",
+            Trigger::MemcgV1Threshold => "cgroup v1 usage threshold",
+            Trigger::Psi => psi::NAME,
+            Trigger::MemoryEvents => memory_events::NAME,
             other => other.name(),
         }
     }

@@ -41,14 +41,14 @@ impl ControlLoop {
             (false, None) => return,
         };
         let anew = std::mem::take(&mut self.state.tasks_told);
-        self.hook.arm_tasks(group, tasks, self.pid_lines.distance(left), anew);
+        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_lines.distance(left), anew);
     }
 
     /// Tells what tasks did since the last time, if it is time to.
     pub(super) fn tally(&mut self, now_ns: u64) {
         // The machine's line is held against forks less exits, which tasks that are not reaped are not in.
         self.state.tasks_told = true;
-        let Some((programs, kernel)) = self.hook.kernel() else { return };
+        let (programs, Some(kernel)) = self.notifier.bpf.programs() else { return };
         if let Some(deltas) = self.tally.take(kernel, programs, now_ns, &self.eyes.sampler, &self.roster) {
             self.notes.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
         }

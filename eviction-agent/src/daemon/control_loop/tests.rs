@@ -16,7 +16,6 @@ use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::{ApiResult, KillProgress, KillUpdate};
 use eviction_core::signal::Signal;
-use eviction_node::backend_selection::BackendSelection;
 use eviction_node::clock::mono_ns;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
@@ -28,12 +27,14 @@ use super::super::pod_source::PodSource;
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
 use super::sync::SyncResult;
-use super::{Command, ControlLoop, Trigger, Wake};
+use super::{Command, ControlLoop, Notification, Trigger, Wake};
 use crate::daemon::configuration::Options;
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::event_log::Output;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
+
+use eviction_node::backend::BackendSelection;
 
 /// A guard against a loop that hangs.
 const GUARD: Duration = Duration::from_secs(60);
@@ -108,11 +109,9 @@ impl Rig {
         let next = self.reaction.next(&mut self.commands);
         let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &wake {
-            Wake::Kernel(told) => !told.kills.is_empty(),
-            Wake::Outcome(_) | Wake::Command(_) | Wake::Lost(_) => true,
-            Wake::V1Threshold | Wake::V2Trigger(_) | Wake::OomNotice | Wake::Storage(_) | Wake::Timer => {
-                false
-            }
+            Wake::Memory(Notification { events, .. }) => !events.kills.is_empty(),
+            Wake::EvictionResult(_) | Wake::Command(_) => true,
+            Wake::PodStorage(_) => false,
         };
         let name = wake.trigger().name();
         let recorded = self.reaction.records.then(|| self.reaction.engine.state());
@@ -222,7 +221,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<bool> {
     runtime().block_on(async {
         let mut rig = rig(profile, records)?;
-        let has_kernel_side = rig.reaction.hook.rung().is_some();
+        let has_bpf = rig.reaction.notifier.bpf.growth().is_some();
         rig.warm_up().await;
         let mut child = rig.grower();
         let mut seen = Vec::new();
@@ -242,7 +241,7 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: boo
             }
         }
         assert!(child.wait().unwrap().success());
-        Some(!has_kernel_side || seen.contains(&"charge"))
+        Some(!has_bpf || seen.contains(&"charge"))
     })
 }
 

@@ -44,6 +44,6 @@ impl ControlLoop {
         // Groups beside the node's charge as well, where the node is not the whole machine.
         let groups = self.eyes.sampler.tree().groups().len().max(BESIDE);
         self.state.dirty.reserve(groups);
-        self.hook.make_room(groups);
+        self.notifier.bpf.make_room(groups);
     }
 }

@@ -1,11 +1,11 @@
 //! One group with a limit: how near it is, and what to arm on it.
 
-use eviction_bpf::{KernelThreshold, ThresholdCrossed};
+use eviction_bpf::ThresholdCrossed;
 use eviction_core::oom::LimitScope;
 
 use eviction_node::sampler::MemoryUsage;
 
-use super::super::notify_plan::{self, GrowthSource, MinRearm, ThresholdPlan};
+use super::super::memory_notifier::{GrowthSource, MinRearm, ThresholdPlan, plan_thresholds};
 
 /// A group that usage tells nothing of is looked at so often.
 const BLIND_NS: u64 = 1_000_000_000;
@@ -130,8 +130,8 @@ impl LimitWatch {
     }
 
     /// What to arm, unless what is armed serves.
-    pub(crate) fn wants(&self, rung: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
-        let wanted = notify_plan::plan(rung, MinRearm::of_limit(self.limit), seen, [self.line()]);
+    pub(crate) fn wants(&self, growth: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
+        let wanted = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.line()]);
         match self.armed {
             Some((_, armed)) if serves(&armed, &wanted, self.limit) => None,
             _ => Some(wanted),
@@ -188,21 +188,14 @@ impl LimitWatch {
 
     /// Notes whether a hook will tell that the limit is near: none that sees usage does where page
     /// cache fills the group, and makes room for the rest.
-    pub(crate) fn note_sight(&mut self, rung: Option<GrowthSource>, seen: MemoryUsage) {
-        let told_up_to = match rung {
-            Some(rung) if rung.sees_every_charge => u64::MAX,
+    pub(crate) fn note_sight(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
+        let told_up_to = match growth {
+            Some(growth) if growth.sees_every_charge => u64::MAX,
             Some(_) => LimitLevels::of(self.limit, self.near_percent).away,
             None => self.limit / 2,
         };
         self.is_blind = self.near_since_ns.is_none() && seen.usage >= told_up_to;
     }
-}
-
-/// What is armed, as the kernel side takes it.
-pub(crate) fn level(arming: &ThresholdPlan) -> KernelThreshold {
-    let ThresholdPlan { usage_above, gross, usage_below, v1_threshold: _, distance: _ } = *arming;
-    // Where every charge is seen, gross charges bound the growth; usage would come late.
-    KernelThreshold { usage_above: usage_above.filter(|_| gross.is_none()), usage_below, gross }
 }
 
 /// Whether what is armed does what is wanted. So much charged cannot be more than was wanted then, so
@@ -231,8 +224,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const SECOND: u64 = 1_000_000_000;
-    const TOLD_OF_ALL: GrowthSource = GrowthSource { sees_every_charge: true, grain_bytes: MIB };
-    const BLIND: GrowthSource = GrowthSource { sees_every_charge: false, grain_bytes: 2 * MIB };
+    const TOLD_OF_ALL: GrowthSource = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
+    const BLIND: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
     fn watch() -> LimitWatch {
         LimitWatch::new(7, LimitScope::Container, 1000 * MIB, 10)
@@ -308,10 +301,10 @@ mod tests {
         let mut watch = watch();
         watch.is_armed_by(1, watch.wants(TOLD_OF_ALL, seen(500, 300)).unwrap());
         assert_eq!(watch.wants(TOLD_OF_ALL, seen(900, 600)), None);
-        assert!(watch.wants(BLIND, seen(900, 600)).is_some(), "another rung");
+        assert!(watch.wants(BLIND, seen(900, 600)).is_some(), "another growth");
 
         let armed = watch.wants(BLIND, seen(500, 300)).unwrap();
-        assert_eq!(level(&armed).usage_above, Some(1098 * MIB));
+        assert_eq!(armed.kernel_threshold().usage_above, Some(1098 * MIB));
         watch.is_armed_by(2, armed);
         assert_eq!(watch.wants(BLIND, seen(600, 400)), None);
         assert_eq!(watch.wants(BLIND, seen(600, 390)), None, "a little early");
@@ -323,8 +316,8 @@ mod tests {
     fn where_page_cache_fills_a_group_usage_does_not_tell() {
         let mut watch = watch();
         watch.is_looked_at(SECOND);
-        let mut is_blind = |rung, seen| {
-            watch.note_sight(rung, seen);
+        let mut is_blind = |growth, seen| {
+            watch.note_sight(growth, seen);
             watch.due_ns() == Some(2 * SECOND)
         };
         assert!(is_blind(Some(BLIND), seen(990, 400)));

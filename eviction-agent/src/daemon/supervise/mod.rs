@@ -168,7 +168,11 @@ impl Daemon {
     /// Takes real-time priority from a control loop that ran too long.
     fn step_down(&self) {
         let info = realtime::step_down(self.control_loop.id);
-        tracing::error!(rung = info.rung, reason = info.reason, "the control loop loses real-time priority");
+        tracing::error!(
+            backend = info.backend,
+            reason = info.reason,
+            "the control loop loses real-time priority"
+        );
         self.publish_event(Event::Backend(startup::source_event(info)));
     }
 

@@ -58,8 +58,8 @@ struct Run {
 }
 
 pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let rung = reaction::rung(stage)?;
-    stage.begin(Some(rung))?;
+    let backend = reaction::backend(stage)?;
+    stage.begin(Some(backend))?;
     for (stressor, arguments) in STRESSORS {
         let case = format!("{stressor}, full");
         if !stage.wants(&case) {

@@ -68,9 +68,9 @@ enum Bench {
         /// Measurements with the agent, each between two without it
         #[arg(long, default_value_t = 30)]
         pairs: usize,
-        /// Measure this rung as well; may be given more than once
+        /// Measure this backend as well; may be given more than once
         #[arg(long, value_name = "NAME")]
-        rung: Vec<String>,
+        backend: Vec<String>,
         /// Make a story of each loop as well, for the table of guests (with --json)
         #[arg(long)]
         stories: bool,
@@ -142,7 +142,7 @@ fn run(args: &Args) -> Result<()> {
     };
     let mut stage = Stage::new(name, args)?;
     match &args.bench {
-        Bench::Overhead { pairs, rung, stories } => overhead::run(&mut stage, *pairs, rung, *stories)?,
+        Bench::Overhead { pairs, backend, stories } => overhead::run(&mut stage, *pairs, backend, *stories)?,
         Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
         Bench::Reflex { runs } => reflex::run(&mut stage, *runs)?,
         Bench::Hogs { runs } => hogs::run(&mut stage, *runs)?,
@@ -160,8 +160,8 @@ fn run(args: &Args) -> Result<()> {
 }
 
 fn skeleton(stage: &mut Stage, crossings: usize, runs: usize, calm: u64) -> Result<()> {
-    let rung = reaction::rung(stage)?;
-    stage.begin(Some(rung))?;
+    let backend = reaction::backend(stage)?;
+    stage.begin(Some(backend))?;
     let cases = [
         Case::new(crossings),
         Case { pods: idle::MOST_PODS, ..Case::new(runs) },

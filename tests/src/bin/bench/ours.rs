@@ -32,9 +32,9 @@ impl Ours {
         Ok(Self { agent, interrupt: stage.interrupt.clone(), decisions: 0, victim: String::new() })
     }
 
-    /// The rung that a source uses.
-    pub(crate) fn rung(&self, source: &str) -> Option<String> {
-        self.agent.rung(source).map(|(rung, _)| rung)
+    /// The backend that a source uses.
+    pub(crate) fn backend(&self, source: &str) -> Option<String> {
+        self.agent.backend(source).map(|(backend, _)| backend)
     }
 
     pub(crate) fn stop(self) -> Result<()> {

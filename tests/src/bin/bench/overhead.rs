@@ -51,24 +51,24 @@ impl Place {
     }
 }
 
-/// Pairs for each place and each of `rungs`; without any the agent chooses. `stories` are told of each task as well.
-pub(crate) fn run(stage: &mut Stage, pairs: usize, rungs: &[String], stories: bool) -> Result<()> {
+/// Pairs for each place and each of `backends`; without any the agent chooses. `stories` are told of each task as well.
+pub(crate) fn run(stage: &mut Stage, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
     let mut site = Site::new(stage)?;
     let agent = site.agent(stage, Place::Calm, None)?;
-    let rung = agent.rung("charge").map(|(rung, _)| rung);
+    let backend = agent.backend("charge").map(|(backend, _)| backend);
     agent.stop()?;
-    stage.begin(rung)?;
-    let chosen = std::iter::once(None).chain(rungs.iter().map(|rung| Some(rung.as_str())));
-    for rung in chosen {
+    stage.begin(backend)?;
+    let chosen = std::iter::once(None).chain(backends.iter().map(|backend| Some(backend.as_str())));
+    for backend in chosen {
         for place in [Place::Calm, Place::Near] {
-            let case = match (place, rung) {
+            let case = match (place, backend) {
                 (Place::Calm, None) => "calm".to_owned(),
                 (Place::Near, None) => "near".to_owned(),
-                (Place::Calm, Some(rung)) => format!("calm, {rung}"),
-                (Place::Near, Some(rung)) => format!("near, {rung}"),
+                (Place::Calm, Some(backend)) => format!("calm, {backend}"),
+                (Place::Near, Some(backend)) => format!("near, {backend}"),
             };
             if stage.wants(&case) {
-                let Pairs { figures, clock, watched_by } = site.pairs(stage, pairs, &case, place, rung)?;
+                let Pairs { figures, clock, watched_by } = site.pairs(stage, pairs, &case, place, backend)?;
                 for ((task, ..), figures) in TASKS.iter().zip(figures) {
                     let rows = rows_of(task, &case, place, watched_by.as_deref(), figures);
                     if stories {
@@ -114,7 +114,7 @@ impl Site {
         Ok(site)
     }
 
-    fn agent(&self, stage: &Stage, place: Place, rung: Option<&str>) -> Result<Agent> {
+    fn agent(&self, stage: &Stage, place: Place, backend: Option<&str>) -> Result<Agent> {
         let threshold = format!("{}Mi", THRESHOLD / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": threshold}});
         let mut options = stage.options(&self.node, &kubelet)?;
@@ -123,8 +123,8 @@ impl Site {
             Place::Calm => FAR,
             Place::Near => NEAR,
         };
-        if let Some(rung) = rung {
-            options.more.extend(["--backend", rung].map(str::to_owned));
+        if let Some(backend) = backend {
+            options.more.extend(["--backend", backend].map(str::to_owned));
         }
         let agent = Agent::start(&options, &stage.interrupt)?;
         stage.interrupt.sleep(SETTLE)?;
@@ -194,7 +194,7 @@ impl Site {
         pairs: usize,
         case: &str,
         place: Place,
-        rung: Option<&str>,
+        backend: Option<&str>,
     ) -> Result<Pairs> {
         let mut figures: [Figures; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
@@ -203,12 +203,12 @@ impl Site {
             let clock_ns = self.clock_ns()?;
             clock.push(clock_ns);
             let before = self.measure()?;
-            let mut agent = self.agent(stage, place, rung)?;
+            let mut agent = self.agent(stage, place, backend)?;
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
             let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
-            watched_by = agent.rung(place.source()).map(|(rung, _)| rung);
+            watched_by = agent.backend(place.source()).map(|(backend, _)| backend);
             agent.stop()?;
             let after = self.measure()?;
             let again = self.measure()?;
@@ -254,7 +254,7 @@ struct Pairs {
 fn most(place: Place, watched_by: Option<&str>) -> f64 {
     match place {
         Place::Calm => 0.5,
-        Place::Near if watched_by.is_some_and(|rung| rung.starts_with("tp_btf")) => 12.0,
+        Place::Near if watched_by.is_some_and(|backend| backend.starts_with("tp_btf")) => 12.0,
         Place::Near => 3.0,
     }
 }

@@ -22,21 +22,21 @@ const LEAST_MIB: f64 = 0.25;
 /// Rivals let a hog run on for a while: what they are measured by must be longer than that.
 const FAR: u64 = 1024 * MIB;
 
-/// The rung by which the agent watches charges here.
-pub(crate) fn rung(stage: &Stage) -> Result<String> {
+/// The backend by which the agent watches charges here.
+pub(crate) fn backend(stage: &Stage) -> Result<String> {
     let case = Case::new(1);
     let lab = Lab::new(stage, case)?;
     let ours = Ours::start(stage, case, &lab.node)?;
-    let rung = ours.rung("charge").context("the agent names no source of charges")?;
+    let backend = ours.backend("charge").context("the agent names no source of charges")?;
     ours.stop()?;
-    Ok(rung)
+    Ok(backend)
 }
 
 /// Every hog, with free memory and with the page cache full, at 1 GB/s; fresh pages at the other
 /// rates too, and there beside everything else that there is.
 pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let rung = rung(stage)?;
-    stage.begin(Some(rung))?;
+    let backend = backend(stage)?;
+    stage.begin(Some(backend))?;
     for load in [Load::Idle, Load::Hogs] {
         let hogs = Loaded::new(stage, load)?;
         let base = Case { load, ..Case::new(n) };
@@ -140,17 +140,17 @@ fn times(ours: &Row, theirs: &[Row]) -> Option<f64> {
 /// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
 pub(crate) fn ours(stage: &Stage, case: Case) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, None);
-    let (mut thread, mut rung) = (None, None);
+    let (mut thread, mut backend) = (None, None);
     while needs_more(&runs, case)? {
         let mut lab = Lab::new(stage, case)?;
         let mut ours = Ours::start(stage, case, &lab.node)?;
-        (thread, rung) = (ours.rung("control loop thread"), ours.rung("charge"));
+        (thread, backend) = (ours.backend("control loop thread"), ours.backend("charge"));
         series(&mut lab, &mut runs, &mut ours)?;
         ours.stop()?;
         stage.tell(&runs.progress());
     }
     let rows = runs.rows().into_iter();
-    Ok(rows.map(|row| goal(row, case, rung.as_deref()).with("thread", thread.clone())).collect())
+    Ok(rows.map(|row| goal(row, case, backend.as_deref()).with("thread", thread.clone())).collect())
 }
 
 fn plain(stage: &Stage, case: Case, means: Means) -> Result<Vec<Row>> {
@@ -198,9 +198,9 @@ fn series(lab: &mut Lab<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Resu
 }
 
 /// What is to be reached (the project's own goals, not a standard).
-fn goal(row: Row, case: Case, rung: Option<&str>) -> Row {
-    // The grain of the rung and 1 MiB: a batch of charges where each is seen; else, and for a huge page, 2 MiB.
-    let sees_every_charge = rung.is_some_and(|rung| rung.contains("page_counter"));
+fn goal(row: Row, case: Case, backend: Option<&str>) -> Row {
+    // The grain of the backend and 1 MiB: a batch of charges where each is seen; else, and for a huge page, 2 MiB.
+    let sees_every_charge = backend.is_some_and(|backend| backend.contains("page_counter"));
     let beyond_mib = if sees_every_charge && case.hog != Hog::Huge { 1.25 } else { 3.0 };
     match row.metric {
         "stamp to decision" if case.load == Load::Idle => {

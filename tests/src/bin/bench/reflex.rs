@@ -13,8 +13,8 @@ use crate::stage::Stage;
 const ROOM: u64 = 512 * MIB;
 
 pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let rung = reaction::rung(stage)?;
-    stage.begin(Some(rung))?;
+    let backend = reaction::backend(stage)?;
+    stage.begin(Some(backend))?;
     for load in [Load::Idle, Load::Hogs] {
         let hogs = Loaded::new(stage, load)?;
         for rate in Rate::ALL {

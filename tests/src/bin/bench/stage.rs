@@ -32,7 +32,7 @@ pub(crate) struct Stage {
     commit: String,
     agent_args: Vec<String>,
     only: Vec<String>,
-    rung: Option<String>,
+    backend: Option<String>,
     rows: Vec<Row>,
 }
 
@@ -49,17 +49,17 @@ impl Stage {
             commit: commit.clone(),
             agent_args: agent_arg.clone(),
             only: only.clone(),
-            rung: None,
+            backend: None,
             rows: Vec::new(),
         };
         Ok(stage)
     }
 
-    /// The line that precedes all rows: which machine it was, under which load, and the rung that
+    /// The line that precedes all rows: which machine it was, under which load, and the backend that
     /// watched charges.
-    pub(crate) fn begin(&mut self, rung: Option<String>) -> Result<()> {
-        self.emit(&machine::line(self.name, rung.as_deref(), &self.commit)?);
-        self.rung = rung;
+    pub(crate) fn begin(&mut self, backend: Option<String>) -> Result<()> {
+        self.emit(&machine::line(self.name, backend.as_deref(), &self.commit)?);
+        self.backend = backend;
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Stage {
 
     /// All rows as a table, for people.
     pub(crate) fn end(self) {
-        let text = table::render(self.rung.as_deref(), &self.rows);
+        let text = table::render(self.backend.as_deref(), &self.rows);
         // Who no longer listens is no reason to fail.
         let _ = match self.json {
             true => write!(std::io::stderr(), "{text}"),

@@ -4,11 +4,11 @@ use ::tests::bench::row::{Goal, Row};
 use ::tests::bench::table::{self, short};
 
 /// All rows as a table.
-pub(crate) fn render(rung: Option<&str>, rows: &[Row]) -> String {
+pub(crate) fn render(backend: Option<&str>, rows: &[Row]) -> String {
     let head = ["case", "program", "metric", "unit", "n", "min", "p50", "p90", "p99", "max", "goal"];
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(rows.iter().map(cells));
-    let by = rung.map_or_else(String::new, |rung| format!("charges are watched by {rung}\n"));
+    let by = backend.map_or_else(String::new, |backend| format!("charges are watched by {backend}\n"));
     format!("{by}{}", table::render(&lines, &[0, 1, 2, 3, 10]))
 }
 

@@ -54,7 +54,7 @@ struct Args {
     /// Kills for want of memory on the whole machine: for a guest that is there for nothing else
     #[arg(long, default_value_t = 0)]
     global: usize,
-    /// Rungs that the agent must not use
+    /// Backends that the agent must not use
     #[arg(long, value_name = "BACKEND")]
     disable_backend: Vec<String>,
 }
@@ -78,19 +78,19 @@ fn run(args: &Args) -> Result<bool> {
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
-    let rung = scene.rung();
-    // As the table of guests has it: what was told, and by which rung, forced if others were denied.
+    let backend = scene.backend();
+    // As the table of guests has it: what was told, and by which backend, forced if others were denied.
     let story = |mut row: Value, name: &str| {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
-            row["backend"] = json!(rung);
-            if !disable_backend.is_empty() && rung != NONE {
-                row["forced"] = json!(rung);
+            row["backend"] = json!(backend);
+            if !disable_backend.is_empty() && backend != NONE {
+                row["forced"] = json!(backend);
             }
         }
         row
     };
-    emit(&machine::line("oom", Some(&rung), commit)?);
+    emit(&machine::line("oom", Some(&backend), commit)?);
 
     let counted = scene::kills_of_the_machine()?;
     let mut expected = Vec::new();
@@ -111,7 +111,7 @@ fn run(args: &Args) -> Result<bool> {
     for nth in 0..*global {
         expected.push(scene.kill_globally(nth)?);
     }
-    if rung == NONE {
+    if backend == NONE {
         let counted = scene::kills_of_the_machine()? - counted;
         let (_, unattributed) = scene.told(counted)?;
         let ok = unattributed == counted;

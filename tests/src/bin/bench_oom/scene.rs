@@ -49,7 +49,7 @@ impl Scene {
         workload: PathBuf,
         pods: usize,
         global: bool,
-        deny_rungs: &[String],
+        disabled: &[String],
         interrupt: Interrupt,
     ) -> Result<Self> {
         let mut node = Node::new("oom", if global { UNLIMITED } else { NODE }, PIDS)?;
@@ -58,15 +58,15 @@ impl Scene {
         }
         let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
         let more =
-            deny_rungs.iter().flat_map(|rung| ["--disable-backend".to_owned(), rung.clone()]).collect();
+            disabled.iter().flat_map(|backend| ["--disable-backend".to_owned(), backend.clone()]).collect();
         let options = Options { action: "none", more, ..Options::of(agent, &node, &kubelet)? };
         let agent = Agent::start(&options, &interrupt)?;
         Ok(Self { workload, interrupt, agent, node, serial: 0 })
     }
 
     /// How the agent sees kills.
-    pub(crate) fn rung(&self) -> String {
-        self.agent.rung("oom").map_or_else(|| "none".to_owned(), |(rung, _)| rung)
+    pub(crate) fn backend(&self) -> String {
+        self.agent.backend("oom").map_or_else(|| "none".to_owned(), |(backend, _)| backend)
     }
 
     /// One in each container by its own limit, then one in each by its pod's, and so on; every

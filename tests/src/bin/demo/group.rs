@@ -39,7 +39,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
 
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
     let mut agent = scene.agent(&node, &config, "oom")?;
-    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
     let size = (8 * MIB).to_string();

@@ -2,15 +2,15 @@
 //! events, each ended by a verdict that is checked from outside the agent.
 //!
 //! `cargo xtask demo` builds what it needs and tells seven of them; `cargo xtask vm` tells all, also
-//! those that need a machine of their own, and the same with each rung of a source.
+//! those that need a machine of their own, and the same with each backend of a source.
 #![forbid(unsafe_code)]
 
+mod backends;
 mod cluster;
 mod disk;
 mod forks;
 mod group;
 mod hard;
-mod ladder;
 mod oom;
 mod peer;
 mod pods;
@@ -57,11 +57,11 @@ struct Args {
     /// This machine is slow, as an emulated one is: grace periods are longer
     #[arg(long)]
     slow: bool,
-    /// Tell the stories of a source with each of the rungs below the best that it has here
+    /// Tell the stories of a source with each of the backends below the best that it has here
     #[arg(long, conflicts_with_all = ["stories", "own_machine"])]
-    each_rung: bool,
+    each_backend: bool,
     /// Tell the story with a real API server instead
-    #[arg(long, conflicts_with_all = ["stories", "own_machine", "each_rung"])]
+    #[arg(long, conflicts_with_all = ["stories", "own_machine", "each_backend"])]
     cluster: bool,
     /// Tell only the stories of these names
     #[arg(value_name = "STORY")]
@@ -199,7 +199,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<bool> {
-    let Args { json, agent, deny_skips, own_machine, slow, each_rung, cluster, stories } = args;
+    let Args { json, agent, deny_skips, own_machine, slow, each_backend, cluster, stories } = args;
     let told = match cluster {
         true => STORIES.iter().filter(|story| story.when == When::Cluster).collect(),
         false => chosen(stories, *own_machine)?,
@@ -215,10 +215,10 @@ fn run(args: &Args) -> Result<bool> {
         skipped: 0,
         slow: *slow,
     };
-    if *each_rung {
-        for rungs in ladder::LADDERS {
-            for forced in rungs.below_the_best(&agent)? {
-                for story in STORIES.iter().filter(|story| rungs.stories.contains(&story.name)) {
+    if *each_backend {
+        for backends in backends::FORCED_SOURCES {
+            for forced in backends.below_the_best(&agent)? {
+                for story in STORIES.iter().filter(|story| backends.stories.contains(&story.name)) {
                     teller.tell(story, Some(&forced))?;
                 }
             }

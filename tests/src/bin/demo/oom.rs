@@ -86,7 +86,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     let mut bystanders = pods::bystanders(scene, &node, &[(etcd, ETCD), (report, 16)])?;
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
     let mut agent = scene.agent(&node, &config, "oom")?;
-    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
 

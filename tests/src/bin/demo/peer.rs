@@ -163,7 +163,7 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
     let (node, hog, stamps) = stage(scene, rate)?;
     let base = node.working_set()?;
     let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(REFLEX))?;
-    if scene.rung.as_deref().is_none_or(|rung| rung.is_empty() || rung == "none") {
+    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         agent.stop()?;
         return Ok(None);
     }

@@ -81,11 +81,11 @@ impl Printer {
                 line["why"] = json!(why);
             }
         }
-        if let Some(rung) = &scene.rung {
-            line["backend"] = json!(rung);
+        if let Some(backend) = &scene.backend {
+            line["backend"] = json!(backend);
         }
         if let Some(forced) = scene.forced {
-            line["forced"] = json!(forced.rung);
+            line["forced"] = json!(forced.backend);
         }
         self.emit(&line);
     }

@@ -50,18 +50,18 @@ pub(crate) struct Scene<'a> {
     /// Figures for machines.
     pub(crate) values: Map<String, Value>,
     /// How the kernel was watched.
-    pub(crate) rung: Option<String>,
+    pub(crate) backend: Option<String>,
     /// Whether what is short elsewhere may take seconds here.
     pub(crate) slow: bool,
     /// How it has to be.
     pub(crate) forced: Option<&'a Forced>,
 }
 
-/// A rung that the agent is made to use.
+/// A backend that the agent is made to use.
 #[derive(Clone, Debug)]
 pub(crate) struct Forced {
     /// Its name.
-    pub(crate) rung: String,
+    pub(crate) backend: String,
     /// What makes the agent use it.
     pub(crate) arguments: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl<'a> Scene<'a> {
             checks: Checks::default(),
             timeline: Timeline::default(),
             values: Map::new(),
-            rung: None,
+            backend: None,
             slow: false,
             forced: None,
         }
@@ -129,12 +129,12 @@ impl<'a> Scene<'a> {
         Options::of(self.agent, node, config)
     }
 
-    /// Starts the agent, and says by which rung of that source it watches.
+    /// Starts the agent, and says by which backend of that source it watches.
     pub(crate) fn start(&mut self, options: &Options, source: &str) -> Result<Agent> {
         let agent = Agent::start(options, self.interrupt)?;
-        if let Some((rung, reason)) = agent.rung(source) {
-            self.printer.line("agent", format_args!("watches by {rung} ({reason})"));
-            self.rung = Some(rung);
+        if let Some((backend, reason)) = agent.backend(source) {
+            self.printer.line("agent", format_args!("watches by {backend} ({reason})"));
+            self.backend = Some(backend);
         }
         Ok(agent)
     }

@@ -67,14 +67,14 @@ fn btf(facts: &mut KernelFacts) -> &mut BtfFacts {
     facts.btf.as_mut().unwrap()
 }
 
-/// The candidates of each family, and the reasons against the others.
+/// The candidates of each class, and the reasons against the others.
 fn told(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
         .map(|plan| {
-            let names: Vec<_> = plan.candidates.iter().map(|rung| rung.name).collect();
+            let names: Vec<_> = plan.candidates.iter().map(|method| method.name).collect();
             let against: Vec<_> = plan.rejected.iter().map(|rejected| rejected.why.as_str()).collect();
-            format!("{}: {} | {}", plan.family, names.join(", "), against.join(", "))
+            format!("{}: {} | {}", plan.class, names.join(", "), against.join(", "))
         })
         .collect()
 }
@@ -115,16 +115,16 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     btf(&mut facts).functions.remove("oom_kill_memcg_member");
     let plans = plan(&facts, &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
-    assert_eq!(info.rung, "tp_btf mark_victim(pid)");
+    assert_eq!(info.backend, "tp_btf mark_victim(pid)");
     assert!(info.reason.contains("no function oom_kill_memcg_member"), "{info:?}");
 }
 
 #[test]
-fn a_hook_for_a_time_goes_with_its_rung() {
+fn an_on_demand_probe_goes_with_its_method() {
     let beside = |charge: &str| {
         let mut near = plan(&rich(), &BackendSelection::default()).remove(1);
-        near.only_beside(charge);
-        let names: Vec<_> = near.candidates.iter().map(|rung| rung.name).collect();
+        near.only_with(charge);
+        let names: Vec<_> = near.candidates.iter().map(|method| method.name).collect();
         (names, near.rejected)
     };
     let (names, rejected) = beside("fexit page_counter_try_charge");
@@ -135,9 +135,10 @@ fn a_hook_for_a_time_goes_with_its_rung() {
     for charge in ["tp_btf mod_memcg_state", ""] {
         assert_eq!(beside(charge).0, ["tp_btf count_memcg_events"], "{charge}");
     }
-    for beside in RUNGS.iter().filter_map(|rung| rung.beside) {
-        let named = beside.rungs.iter().filter(|name| !name.is_empty());
-        named.for_each(|name| assert!(crate::attach_methods::names().any(|rung| rung == *name), "{name}"));
+    for beside in ATTACH_METHODS.iter().filter_map(|method| method.companion) {
+        let named = beside.methods.iter().filter(|name| !name.is_empty());
+        named
+            .for_each(|name| assert!(crate::attach_methods::names().any(|method| method == *name), "{name}"));
     }
 }
 
@@ -156,7 +157,7 @@ fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
         "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
     ));
     let mut near = plan(&rich(), &BackendSelection::default()).remove(7);
-    near.only_beside("");
+    near.only_with("");
     assert!(
         near.candidates.is_empty()
             && near.rejected[0].why.starts_with("requires tp_btf ext4_allocate_blocks")
@@ -264,7 +265,7 @@ fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
 
 #[test]
 fn rungs_are_named_apart_and_need_offsets_that_exist() {
-    let names: Vec<_> = RUNGS.iter().map(|rung| rung.name).collect();
+    let names: Vec<_> = ATTACH_METHODS.iter().map(|method| method.name).collect();
     let mut apart = names.clone();
     apart.sort_unstable();
     apart.dedup();
@@ -274,7 +275,7 @@ fn rungs_are_named_apart_and_need_offsets_that_exist() {
     let btf = crate::btf::Btf::parse(&empty, &Default::default()).unwrap();
     let resolved = crate::offsets::resolve(&btf);
     assert_eq!(resolved.offsets, Offsets::NONE);
-    for field in RUNGS.iter().flat_map(|rung| rung.needs).copied().flatten() {
+    for field in ATTACH_METHODS.iter().flat_map(|method| method.needs).copied().flatten() {
         assert!(resolved.why(field).is_some(), "no offset is called {field}");
     }
 }

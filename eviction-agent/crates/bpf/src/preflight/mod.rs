@@ -14,7 +14,7 @@ use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::file::{InWords, read_once};
-use eviction_node::memcg_v1_threshold;
+use eviction_node::notify::memcg_v1;
 use eviction_node::proc::capabilities::read_effective;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
@@ -217,7 +217,7 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
         Some(root) if root.version == Version::V2 => {
             Err(("cgroup version 2 has none: pressure and the timer take its place".to_owned(), None))
         }
-        Some(root) => match memcg_v1_threshold::join(&root.memory, &[BEYOND_REACH]) {
+        Some(root) => match memcg_v1::register_eventfd(&root.memory, &[BEYOND_REACH]) {
             Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
             Err(error) => {
                 let help = error.help();

@@ -12,8 +12,9 @@ use super::pods::Pods;
 use super::sample::{Changes, FreshStats, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use super::working_set;
-use crate::backend_info::BackendInfo;
 use crate::clock::mono_ns;
+
+use crate::backend::BackendInfo;
 use crate::file::{KeptFile, read_once, unreadable};
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -331,7 +332,7 @@ impl Sampler {
             ];
         }
         let memory = "the node is a group: those below it in which something moved are read first";
-        let rung = match self.root.version {
+        let backend = match self.root.version {
             Version::V1 => "cgroup v1, leaf first",
             Version::V2 => "cgroup v2, leaf first",
         };
@@ -339,7 +340,7 @@ impl Sampler {
             Some(_) => BackendInfo::plain("node tasks", "pids.current", "the node is a group"),
             None => BackendInfo::plain("node tasks", "", "no hierarchy has the pids controller"),
         };
-        [BackendInfo::plain("node memory", rung, memory), tasks]
+        [BackendInfo::plain("node memory", backend, memory), tasks]
     }
 
     fn read_meminfo(&mut self) -> Meminfo {

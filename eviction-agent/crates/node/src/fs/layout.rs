@@ -12,7 +12,7 @@ use eviction_core::snapshot::FsStats;
 use super::mountinfo::MountInfo;
 use super::pod_storage::StoragePaths;
 use super::statistics::FileSystem;
-use crate::backend_info::BackendInfo;
+use crate::backend::BackendInfo;
 use crate::cgroup::hierarchy::Host;
 use crate::file::InWords;
 
@@ -252,7 +252,7 @@ mod tests {
         let found = NodeFileSystems::find(&host(root.path()), &FsPaths::default(), true);
         assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Absent); 2]);
         let [node, image] = found.info();
-        assert_eq!((node.rung, image.rung), ("", ""));
+        assert_eq!((node.backend, image.backend), ("", ""));
         assert!(node.reason.contains("--nodefs"), "{}", node.reason);
         let part = NodeFileSystems::find(&Host::default(), &FsPaths::default(), false);
         assert_eq!(

@@ -11,9 +11,9 @@ use eviction_core::snapshot::FsStats;
 use eviction_core::threshold::ThresholdLevels;
 
 use super::layout::NodeFileSystems;
-use crate::backend_info::BackendInfo;
+use crate::backend::BackendInfo;
 use crate::clock::Instant;
-use crate::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
+use crate::notify::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
 
 /// The least rate of writing that is reckoned with, in bytes per second: page cache takes 11.5 GB/s from one writer.
 const BYTES_PER_SECOND: u64 = 12_000_000_000;

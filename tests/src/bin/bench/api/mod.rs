@@ -47,11 +47,11 @@ pub(crate) fn run(stage: &mut Stage, counts: &Counts) -> Result<()> {
     ensure!(crossings > 0, "no crossing was asked for");
     let binaries = Binaries::find().map_err(anyhow::Error::msg)?;
     let mut cluster = Cluster::start(&binaries, &Options::default(), &stage.interrupt)?;
-    let rung = {
+    let backend = {
         let town = Town::new(stage, &mut cluster, Way::Evict)?;
-        town.rung("charge").context("the agent names no source of charges")?
+        town.backend("charge").context("the agent names no source of charges")?
     };
-    stage.begin(Some(rung))?;
+    stage.begin(Some(backend))?;
     for way in Way::ALL {
         if stage.wants(&way.name()) {
             let rows = cross(stage, &mut cluster, way, crossings)?;

@@ -99,9 +99,9 @@ impl<'a> Town<'a> {
         Ok(Self { stage, cluster, way, case, agent, node, elsewhere, beside, decisions: 0 })
     }
 
-    /// The rung that a source of the agent uses.
-    pub(super) fn rung(&self, source: &str) -> Option<String> {
-        self.agent.rung(source).map(|(rung, _)| rung)
+    /// The backend that a source of the agent uses.
+    pub(super) fn backend(&self, source: &str) -> Option<String> {
+        self.agent.backend(source).map(|(backend, _)| backend)
     }
 
     /// The node's working set before a run.

@@ -1,4 +1,4 @@
-//! An agent whose rung for charges is taken away while it runs moves to the next, says so, and goes
+//! An agent whose backend for charges is taken away while it runs moves to the next, says so, and goes
 //! on deciding.
 
 #![cfg(target_arch = "x86_64")]
@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use eviction_agent::telemetry::metrics::BackendLabels;
-use eviction_bpf::attach_methods::RUNGS;
+use eviction_bpf::attach_methods::ATTACH_METHODS;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
 use tests::fdinfo::FdInfo;
@@ -18,7 +18,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs: rungs are looked at each ten seconds while all is calm.
+/// A guard against an agent that hangs: backends are looked at each ten seconds while all is calm.
 const GUARD: Duration = Duration::from_secs(90);
 
 /// The descriptor in this process behind which a program of that name is attached.
@@ -38,8 +38,10 @@ fn link_of(pid: u32, program: &str) -> Option<u32> {
 }
 
 #[test]
-fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
-    let Ok(mut node) = Node::new("rung-lost", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
+fn a_lost_link_moves_the_agent_to_the_next_backend() {
+    let Ok(mut node) = Node::new("backend-lost", 256 * MIB, 200) else {
+        skip!("no cgroups can be made here")
+    };
     let spec = PodSpec::new("shop", "web", &["app"], 8);
     let web = node.add(spec).unwrap();
     let group = &node.pods[web].containers[0].group;
@@ -49,11 +51,11 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
     let options = Options { action: "none", ..options };
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
-    let (lost, _) = agent.rung("charge").unwrap();
-    let Some(rung) = RUNGS.iter().find(|rung| rung.name == lost) else {
+    let (lost, _) = agent.backend("charge").unwrap();
+    let Some(backend) = ATTACH_METHODS.iter().find(|backend| backend.name == lost) else {
         skip!("no BPF program for charges can be used here")
     };
-    let program = rung.hooks[0].program;
+    let program = backend.hooks[0].program;
     let Some(link) = link_of(agent.pid(), program) else {
         skip!("this kernel does not say which descriptor {program} is behind")
     };
@@ -61,7 +63,7 @@ fn a_link_that_is_lost_moves_the_agent_to_the_next_rung() {
     replace_descriptor(agent.pid(), link, 0).unwrap();
     assert_eq!(link_of(agent.pid(), program), None, "it is detached");
     let now = agent
-        .wait_for("another rung", GUARD, |event| {
+        .wait_for("another backend", GUARD, |event| {
             event.kind() == "backend" && event.text("source") == "charge"
         })
         .unwrap();

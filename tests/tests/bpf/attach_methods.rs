@@ -1,16 +1,18 @@
-//! Every rung for charges that this kernel has, one after the other.
+//! Every backend for charges that this kernel has, one after the other.
 
-use eviction_bpf::{self, AttachWhen, Edge, EventClass, KernelThreshold, LoadOptions, attach_methods::RUNGS};
-use eviction_node::backend_selection::BackendSelection;
+use eviction_bpf::{
+    self, AttachWhen, Edge, EventClass, KernelThreshold, LoadOptions, attach_methods::ATTACH_METHODS,
+};
+use eviction_node::backend::BackendSelection;
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
 
-/// Runs a test on each rung for charges that holds here; there is one at least.
-fn on_each_rung(test: impl Fn(&str, Rig)) {
+/// Runs a test on each backend for charges that holds here; there is one at least.
+fn on_each_method(test: impl Fn(&str, Rig)) {
     let mut held = 0;
-    for rung in RUNGS.iter().filter(|rung| rung.family == EventClass::Charge) {
-        let only = vec![rung.name.to_owned()];
+    for backend in ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge) {
+        let only = vec![backend.name.to_owned()];
         let choice = BackendSelection { only, ..BackendSelection::default() };
         let options = LoadOptions { choice, ..LoadOptions::default() };
         let loaded = eviction_bpf::load(&options).unwrap();
@@ -18,22 +20,22 @@ fn on_each_rung(test: impl Fn(&str, Rig)) {
             Some(missing) => eprintln!("not here: {}", missing.reason),
             None => {
                 held += 1;
-                test(rung.name, Rig::of(loaded));
+                test(backend.name, Rig::of(loaded));
             }
         }
     }
-    assert!(held > 0, "no rung holds");
+    assert!(held > 0, "no method can be attached");
 }
 
 #[test]
-fn a_crossing_is_told_once_on_every_rung() {
+fn a_crossing_is_reported_once_by_every_attach_method() {
     need_some_bpf!();
-    on_each_rung(|name, mut rig| {
+    on_each_method(|name, mut rig| {
         let pod = Cgroup::new();
         let container = pod.child("container");
         let mut process = Stepper::start(&container);
         process.step("touch 8");
-        let grain = rig.kernel.charge().unwrap().grain_bytes;
+        let grain = rig.kernel.charge().unwrap().granularity_bytes;
         let line = pod.usage() + 32 * MIB;
         let level = above(line);
         let armed = rig.kernel.arm(pod.id(), level).unwrap();
@@ -53,7 +55,7 @@ fn a_crossing_is_told_once_on_every_rung() {
 #[test]
 fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back() {
     need_some_bpf!();
-    on_each_rung(|name, mut rig| {
+    on_each_method(|name, mut rig| {
         let every = rig.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let container = pod.child("container");
@@ -90,7 +92,7 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
 #[test]
 fn what_is_charged_while_a_reading_is_made_counts() {
     need_some_bpf!();
-    on_each_rung(|name, mut rig| {
+    on_each_method(|name, mut rig| {
         let every = rig.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
@@ -127,7 +129,7 @@ fn what_is_charged_while_a_reading_is_made_counts() {
 fn what_a_limit_refuses_is_not_charged() {
     // It is seen by the kill.
     need_bpf!();
-    on_each_rung(|name, mut rig| {
+    on_each_method(|name, mut rig| {
         if !rig.kernel.charge().unwrap().sees_every_charge {
             return;
         }
@@ -148,7 +150,7 @@ fn what_a_limit_refuses_is_not_charged() {
 #[test]
 fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
     need_some_bpf!();
-    on_each_rung(|name, mut rig| {
+    on_each_method(|name, mut rig| {
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 64");

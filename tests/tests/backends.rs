@@ -1,11 +1,11 @@
-//! Choosing rungs on the command line.
+//! Choosing backends on the command line.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::process::{Command, Output, Stdio};
 
 use eviction_bpf::EventClass;
-use eviction_bpf::attach_methods::{RUNGS, names};
+use eviction_bpf::attach_methods::{ATTACH_METHODS, names};
 use serde_json::Value;
 use tests::agent;
 
@@ -31,7 +31,7 @@ fn source<'f>(findings: &'f Value, name: &str) -> &'f Value {
 }
 
 #[test]
-fn an_unknown_rung_is_answered_with_the_known_ones() {
+fn an_unknown_backend_is_answered_with_the_known_ones() {
     for verb in ["run", "check"] {
         for option in ["--backend", "--disable-backend"] {
             let output = run(&[verb, option, "tp_btf mod_memcg"]);
@@ -45,27 +45,27 @@ fn an_unknown_rung_is_answered_with_the_known_ones() {
 }
 
 #[test]
-fn the_timer_cannot_be_denied() {
+fn the_timer_cannot_be_disabled() {
     let output = run(&["run", "--disable-backend", "timerfd"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("falls back to"), "{}", stderr(&output));
 }
 
 #[test]
-fn each_rung_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
+fn each_backend_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
     let mut used = 0;
-    for rung in RUNGS.iter().filter(|rung| rung.family == EventClass::Charge) {
-        let found = findings(&["--backend", rung.name]);
+    for backend in ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge) {
+        let found = findings(&["--backend", backend.name]);
         let charge = source(&found, "charge");
         let problems = found["problems"].as_array().unwrap();
         match found["would_start"].as_bool().unwrap() {
             true => {
                 used += 1;
-                assert_eq!((&charge["backend"], problems.len()), (&Value::from(rung.name), 0), "{found}");
+                assert_eq!((&charge["backend"], problems.len()), (&Value::from(backend.name), 0), "{found}");
             }
             false => {
                 let problem = problems[0].as_str().unwrap();
-                let start = format!("backend {}: ", rung.name);
+                let start = format!("backend {}: ", backend.name);
                 assert!(problem.len() > start.len() && problem.starts_with(&start), "{problem}");
                 assert!(!problem.contains("not available"), "with the reason: {problem}");
                 assert_eq!(charge["backend"], "none");

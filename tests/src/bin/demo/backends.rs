@@ -1,4 +1,4 @@
-//! The rungs of a source below the best that it has on this machine, so that each can be forced.
+//! The backends of a source below the best that it has on this machine, so that each can be forced.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +9,8 @@ use tests::mounts::{Hierarchy, Mounts};
 
 use crate::scene::Forced;
 
-/// A source whose rungs are forced, and the stories that show whether they hold.
-pub(crate) struct Rungs {
+/// A source whose backends are forced, and the stories that show whether they hold.
+pub(crate) struct Backends {
     source: &'static str,
     /// Below the programs, as the agent calls them, and the version of cgroups that has it.
     fallbacks: &'static [(&'static str, Option<Version>)],
@@ -23,8 +23,8 @@ enum Version {
     V2,
 }
 
-pub(crate) const LADDERS: &[Rungs] = &[
-    Rungs {
+pub(crate) const FORCED_SOURCES: &[Backends] = &[
+    Backends {
         source: "charge",
         fallbacks: &[
             ("cgroup v1 threshold", Some(Version::V1)),
@@ -33,23 +33,23 @@ pub(crate) const LADDERS: &[Rungs] = &[
         ],
         stories: &["hard", "hard, page cache full"],
     },
-    Rungs { source: "oom", fallbacks: &[], stories: &["oom"] },
-    Rungs { source: "task", fallbacks: &[], stories: &["forks"] },
+    Backends { source: "oom", fallbacks: &[], stories: &["oom"] },
+    Backends { source: "task", fallbacks: &[], stories: &["forks"] },
 ];
 
-/// More rungs than any source has.
+/// More backends than any source has.
 const MOST: usize = 32;
 
-impl Rungs {
-    /// The rungs below the one that the agent would choose: it is denied one after the other, best
+impl Backends {
+    /// The backends below the one that the agent would choose: it is denied one after the other, best
     /// first, until it has none left but the fallbacks.
     pub(crate) fn below_the_best(&self, agent: &Path) -> Result<Vec<Forced>> {
         let mut denied: Vec<String> = Vec::new();
-        while let Some(rung) = rung(agent, self.source, &denied)? {
-            if denied.contains(&rung) || denied.len() == MOST {
-                bail!("check uses {rung} for {}, which it was denied", self.source);
+        while let Some(backend) = backend(agent, self.source, &denied)? {
+            if denied.contains(&backend) || denied.len() == MOST {
+                bail!("check uses {backend} for {}, which it was denied", self.source);
             }
-            denied.push(rung);
+            denied.push(backend);
         }
         let is_v1 = Mounts::discover()?.get(Hierarchy::Memory).is_some();
         let here = if is_v1 { Version::V1 } else { Version::V2 };
@@ -60,16 +60,16 @@ impl Rungs {
     }
 }
 
-fn force(rung: &str) -> Forced {
-    Forced { rung: rung.to_owned(), arguments: vec!["--backend".to_owned(), rung.to_owned()] }
+fn force(backend: &str) -> Forced {
+    Forced { backend: backend.to_owned(), arguments: vec!["--backend".to_owned(), backend.to_owned()] }
 }
 
-fn deny(rungs: &[String]) -> Vec<String> {
-    rungs.iter().flat_map(|rung| ["--disable-backend".to_owned(), rung.clone()]).collect()
+fn deny(backends: &[String]) -> Vec<String> {
+    backends.iter().flat_map(|backend| ["--disable-backend".to_owned(), backend.clone()]).collect()
 }
 
 /// What the agent would use for a source.
-fn rung(agent: &Path, source: &str, denied: &[String]) -> Result<Option<String>> {
+fn backend(agent: &Path, source: &str, denied: &[String]) -> Result<Option<String>> {
     let output = Command::new(agent)
         .args(["check", "--output", "json"])
         .args(deny(denied))
@@ -78,6 +78,6 @@ fn rung(agent: &Path, source: &str, denied: &[String]) -> Result<Option<String>>
     let findings: Value = serde_json::from_slice(&output.stdout).context("the findings of check")?;
     let sources = findings["sources"].as_array().context("check names no sources")?;
     let found = sources.iter().find(|found| found["source"] == source);
-    let rung = found.and_then(|found| found["backend"].as_str()).unwrap_or_default();
-    Ok((!["", "none"].contains(&rung)).then(|| rung.to_owned()))
+    let backend = found.and_then(|found| found["backend"].as_str()).unwrap_or_default();
+    Ok((!["", "none"].contains(&backend)).then(|| backend.to_owned()))
 }

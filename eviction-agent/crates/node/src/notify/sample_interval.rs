@@ -1,7 +1,7 @@
 //! When the next sample is due.
 //!
-//! A timer is the guarantee where the kernel's events have blind spots: the next sample comes
-//! before the line can have been reached at the greatest rate at which memory can fill.
+//! A timer is the guarantee where backends do not see all growth: the next sample comes before the threshold can be
+//! reached at the greatest rate at which memory can fill.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -11,16 +11,16 @@ use eviction_core::time::nanos;
 /// A sample is never due sooner.
 pub const FLOOR: Duration = Duration::from_millis(1);
 
-/// The full sample of a node that is near a line, or under pressure.
+/// The interval of full samples of a node that is near a threshold, or under pressure.
 pub const FULL_NEAR: Duration = Duration::from_secs(1);
 
-/// The full sample of a node that is calm and far from every line.
+/// The interval of full samples of a node that is calm and far from every threshold.
 pub const FULL_CALM: Duration = Duration::from_secs(10);
 
-/// No sample sooner than this where the kernel tells of every charge.
-const TOLD: Duration = Duration::from_millis(100);
+/// No sample sooner than this where a backend sees every charge.
+const REPORTED: Duration = Duration::from_millis(100);
 
-/// A line that may be reached within this time is near.
+/// A threshold that may be reached within this time is near.
 const NEAR: Duration = Duration::from_millis(333);
 
 /// What one CPU of many can clear of memory, in bytes per second.
@@ -30,7 +30,7 @@ const PER_CPU: u64 = 2_000_000_000;
 /// small ones at 2, and faster ones than that were made.
 const LEAST_RATE: u64 = 12_000_000_000;
 
-/// A rate over less time is noise: CPUs hold back what they count, and tell of it all at once.
+/// A rate over less time is noise: CPUs cache what they count, and report it all at once.
 const SHORTEST_NS: u64 = 5_000_000;
 
 /// For so long at least a rate that was seen is reckoned with, and at most twice as long. One that
@@ -96,35 +96,34 @@ impl FillRate {
 /// When what is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleSchedule {
-    /// Until the next sample of the level that the line is at.
+    /// Until the next sample of the cgroup that the threshold is about.
     pub sample: Duration,
     /// Until the next full sample, counted from the last one.
     pub full: Duration,
 }
 
-/// When the next samples are due.
+/// Returns when the next samples are due.
 ///
-/// `distance` is from the working set to the nearest line above it in bytes, `None` if that is
-/// unknown or there is no line; `calm` means that no threshold is met. A line that cannot be
-/// reached within a third of a second is far. An unknown distance is no reason to hurry, since it
-/// gives nothing to decide on, and none to rest.
-pub fn due(distance: Option<u64>, rate: &FillRate, calm: bool) -> SampleSchedule {
-    let Some(time) = distance.map(|distance| rate.time_to_fill(distance)) else {
+/// `headroom` is from the working set to the nearest level above it in bytes, `None` if that is unknown or there is no
+/// threshold; `calm` means that no threshold is met. A threshold that cannot be reached within a third of a second is
+/// far. An unknown headroom is no reason to hurry, since it gives nothing to decide on, and none to rest. Where a backend
+/// sees every charge, a sample is no more than a check that it still does, and that nothing grows that nobody is charged
+/// for.
+pub fn due(headroom: Option<u64>, rate: &FillRate, calm: bool, sees_every_charge: bool) -> SampleSchedule {
+    let Some(time) = headroom.map(|headroom| rate.time_to_fill(headroom)) else {
         return SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR };
     };
     let full = if calm && time > NEAR { FULL_CALM } else { FULL_NEAR };
-    SampleSchedule { sample: time.clamp(FLOOR, full), full }
+    let sample = match sees_every_charge {
+        false => time.clamp(FLOOR, full),
+        true if full == FULL_CALM => full,
+        true => time.clamp(REPORTED, full),
+    };
+    SampleSchedule { sample, full }
 }
 
-/// The same where the kernel tells of every charge: then a sample is no more than a check that it
-/// still does, and that nothing grows that nobody is charged for.
-pub fn due_when_told(distance: Option<u64>, rate: &FillRate, calm: bool) -> SampleSchedule {
-    let SampleSchedule { sample, full } = due(distance, rate, calm);
-    SampleSchedule { sample: if full == FULL_CALM { full } else { sample.max(TOLD).min(full) }, full }
-}
-
-/// What is left of it when so much has passed: that counts up to half of it, since looks that take long must not follow each
-/// other without a pause.
+/// What is left of it when so much has passed: that counts up to half of it, since samples that take long must not follow
+/// each other without a pause.
 pub fn left(due: Duration, passed: Duration) -> Duration {
     due.saturating_sub(passed).max(due / 2)
 }
@@ -140,18 +139,21 @@ mod tests {
     fn the_nearer_the_sooner() {
         let rate = FillRate::new(2);
         assert_eq!(rate.bytes_per_second(), LEAST_RATE);
-        assert_eq!(due(Some(0), &rate, true), SampleSchedule { sample: FLOOR, full: FULL_NEAR });
-        assert_eq!(due(Some(1_200 * 1_000_000), &rate, true).sample, Duration::from_millis(100));
+        assert_eq!(due(Some(0), &rate, true, false), SampleSchedule { sample: FLOOR, full: FULL_NEAR });
+        assert_eq!(due(Some(1_200 * 1_000_000), &rate, true, false).sample, Duration::from_millis(100));
         assert_eq!(
-            due(Some(24_000_000_000), &rate, true),
+            due(Some(24_000_000_000), &rate, true, false),
             SampleSchedule { sample: Duration::from_secs(2), full: FULL_CALM }
         );
         assert_eq!(
-            due(Some(24_000_000_000), &rate, false),
+            due(Some(24_000_000_000), &rate, false, false),
             SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR }
         );
-        assert_eq!(due(Some(u64::MAX), &rate, true), SampleSchedule { sample: FULL_CALM, full: FULL_CALM });
-        assert_eq!(due(None, &rate, true), SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR });
+        assert_eq!(
+            due(Some(u64::MAX), &rate, true, false),
+            SampleSchedule { sample: FULL_CALM, full: FULL_CALM }
+        );
+        assert_eq!(due(None, &rate, true, false), SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR });
     }
 
     #[test]
@@ -161,7 +163,7 @@ mod tests {
         rate.observe(1_000_000_000, 900 * MIB);
         assert_eq!(rate.bytes_per_second(), LEAST_RATE, "no time has passed");
         rate.observe(1_001_000_000, 900 * MIB);
-        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "what CPUs held back comes at once");
+        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "what CPUs cached comes at once");
         rate.observe(1_010_000_000, 200 * MIB);
         assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000);
         rate.observe(500_000_000, 800 * MIB);
@@ -186,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_tells_of_every_charge_a_sample_is_but_a_check() {
+    fn where_every_charge_is_seen_a_sample_is_but_a_check() {
         let rate = FillRate::new(2);
-        let sample = |distance, calm| due_when_told(distance, &rate, calm).sample;
-        assert_eq!(sample(Some(0), true), TOLD);
+        let sample = |distance, calm| due(distance, &rate, calm, true).sample;
+        assert_eq!(sample(Some(0), true), REPORTED);
         assert_eq!(sample(Some(2_400_000_000), true), Duration::from_millis(200));
         assert_eq!(sample(Some(8_000_000_000), true), FULL_CALM);
         assert_eq!(sample(Some(24_000_000_000), false), FULL_NEAR);
@@ -206,11 +208,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_is_never_passed_between_samples(distance: u64, cpus in 1..512_usize, grown in 0..1_u64 << 40) {
+        fn a_threshold_is_never_passed_between_samples(distance: u64, cpus in 1..512_usize, grown in 0..1_u64 << 40) {
             let mut rate = FillRate::new(cpus);
             rate.observe(0, 0);
             rate.observe(1_000_000_000, grown);
-            let due = due(Some(distance), &rate, true);
+            let due = due(Some(distance), &rate, true, false);
             prop_assert!(due.sample >= FLOOR && due.sample <= FULL_CALM);
             let filled = u128::from(rate.bytes_per_second()) * due.sample.as_nanos() / 1_000_000_000;
             prop_assert!(filled <= u128::from(distance) || due.sample == FLOOR);
@@ -222,7 +224,7 @@ mod tests {
             for (at_ns, working_set) in steps {
                 rate.observe(at_ns, working_set);
             }
-            due(Some(distance), &rate, false);
+            due(Some(distance), &rate, false, false);
         }
     }
 }

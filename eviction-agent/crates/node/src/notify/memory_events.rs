@@ -1,0 +1,160 @@
+//! The kernel's notification that a cgroup ran into a limit or out of memory.
+//!
+//! On cgroup v2 `memory.events` can be polled, and reports the cgroups below it as well. On v1
+//! `cgroup.event_control` binds an eventfd to `memory.oom_control`. Both say that something happened, not what:
+//! the counters have to be read. On v1 neither reports a machine that is out of memory without any limit.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{Mode, OFlags};
+use tokio::io::unix::AsyncFd;
+
+use super::WatchError;
+use crate::async_fd::register;
+use crate::cgroup::files::Version;
+use crate::cgroup::tree::Tree;
+use crate::file::retry;
+
+/// Its name as a backend.
+pub const NAME: &str = "memory.events";
+
+/// Cgroups that are added in one go: each takes the kernel some 20 us.
+const AT_ONCE: usize = 64;
+
+/// Which cgroups are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The node's own cgroup, on v2.
+    Node,
+    /// Every cgroup in which the kernel may kill.
+    All,
+}
+
+/// Returns whether the `memory.events` of the cgroup v2 in the folder `group` can be watched.
+///
+/// # Errors
+/// If there is no such file, or it cannot be read.
+pub fn probe(group: &Path) -> Result<(), WatchError> {
+    let path = group.join(NAME);
+    open(&path, OFlags::RDONLY).map(drop).map_err(|source| WatchError { path, source })
+}
+
+/// A watch of the cgroups of one hierarchy; of none until [`MemoryEvents::follow`] is called.
+#[derive(Debug)]
+pub struct MemoryEvents {
+    version: Version,
+    watch: Option<EpollWatch>,
+}
+
+#[derive(Debug)]
+struct EpollWatch {
+    epoll: AsyncFd<OwnedFd>,
+    /// Of version 1, for all cgroups.
+    event: OwnedFd,
+    /// By the cgroup's id; the file to poll on version 2.
+    groups: BTreeMap<u64, Option<OwnedFd>>,
+}
+
+impl MemoryEvents {
+    /// For a hierarchy of this version.
+    pub fn new(version: Version) -> Self {
+        Self { version, watch: None }
+    }
+
+    /// Watches the cgroups of this tree, some more at each call. One that cannot be watched is left to the
+    /// counters, which are read anyway.
+    ///
+    /// # Errors
+    /// If no cgroup can be watched.
+    pub fn follow(&mut self, tree: &Tree, watched: Watched) -> io::Result<()> {
+        let watch = match &mut self.watch {
+            Some(watch) => watch,
+            none => none.insert(EpollWatch::new()?),
+        };
+        watch.follow(tree, self.version, watched);
+        Ok(())
+    }
+
+    /// Watches nothing any more. Closing what this returns takes some time per cgroup.
+    #[must_use = "dropping it takes time"]
+    pub fn clear(&mut self) -> Option<impl Send + use<>> {
+        self.watch.take()
+    }
+
+    /// Waits until a cgroup ran into a limit or out of memory, or was removed; forever while nothing is watched.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// If the epoll descriptor cannot be waited for.
+    pub async fn fired(&self) -> io::Result<()> {
+        let Some(EpollWatch { epoll, .. }) = &self.watch else { return std::future::pending().await };
+        loop {
+            let mut ready = epoll.readable().await?;
+            let mut events = Vec::with_capacity(16);
+            let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            match epoll::wait(epoll, spare_capacity(&mut events), Some(&none)) {
+                Ok(count) if count > 0 => return Ok(()),
+                // More than fit come with the next call.
+                Ok(_) | Err(_) => ready.clear_ready(),
+            }
+        }
+    }
+}
+
+impl EpollWatch {
+    fn new() -> io::Result<Self> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&all, &event, epoll::EventData::new_u64(0), edges)?;
+        Ok(Self { epoll: register(all)?, event, groups: BTreeMap::new() })
+    }
+
+    fn follow(&mut self, tree: &Tree, version: Version, watched: Watched) {
+        let groups = tree.groups();
+        let present: BTreeSet<u64> = groups.iter().map(|group| group.id).collect();
+        self.groups.retain(|id, _| present.contains(id));
+        // On version 2 a cgroup reports those below it, and the root of the hierarchy has no file.
+        let deepest = match (version, watched) {
+            (Version::V1, _) => usize::MAX,
+            (Version::V2, Watched::All) => 1,
+            (Version::V2, Watched::Node) => 0,
+        };
+        let wanted = groups.iter().enumerate().filter(|(_, group)| group.depth <= deepest);
+        let new: Vec<_> =
+            wanted.filter(|(_, group)| !self.groups.contains_key(&group.id)).take(AT_ONCE).collect();
+        for (index, group) in new {
+            let folder = tree.root().join(tree.relative_path(index));
+            let file = match version {
+                Version::V1 => self.join(&folder).ok().and(None),
+                Version::V2 => self.poll(&folder, group.id).ok(),
+            };
+            self.groups.insert(group.id, file);
+        }
+    }
+
+    fn join(&self, folder: &Path) -> io::Result<()> {
+        let control = open(&folder.join("memory.oom_control"), OFlags::RDONLY)?;
+        let events = open(&folder.join("cgroup.event_control"), OFlags::WRONLY)?;
+        let request = format!("{} {}", self.event.as_raw_fd(), control.as_raw_fd());
+        retry(|| rustix::io::write(&events, request.as_bytes()))?;
+        Ok(())
+    }
+
+    fn poll(&self, folder: &Path, id: u64) -> io::Result<OwnedFd> {
+        let file = open(&folder.join("memory.events"), OFlags::RDONLY)?;
+        let edges = epoll::EventFlags::PRI | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, &file, epoll::EventData::new_u64(id), edges)?;
+        Ok(file)
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(retry(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))?)
+}

@@ -1,0 +1,444 @@
+//! The BPF programs as a backend: their events, the kernel thresholds set with them, and how they are replaced.
+
+use std::time::Duration;
+
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::BpfLosses;
+use eviction_bpf::load::{ProgramLogReader, load};
+use eviction_bpf::{
+    ArmError, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass,
+    Generation, GrossCharge, LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, OrderNumber,
+    SampleEpoch, ThresholdCrossed,
+};
+use eviction_config::Probes;
+use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::clock::mono_ns;
+
+use super::super::realtime;
+use super::events::{EventBatch, EventSorter};
+use super::failover::BpfFailover;
+use super::losses::ProgramCounters;
+use super::on_demand::{AttachFacts, AttachPolicy};
+use super::plan::{GrowthSource, ThresholdPlan};
+use super::{BackendFailure, BackendReporter};
+use crate::error::chain;
+
+/// When the on-demand probes for memory are attached.
+const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearLine, AttachWhen::WayDown];
+
+/// How often, and how long each time, the event of a kernel kill is waited for whose fire token is taken: a program
+/// that was interrupted between the two goes on when it is its turn.
+const EVENT_TRIES: u32 = 20;
+const EVENT_PAUSE: Duration = Duration::from_micros(50);
+
+/// The programs, their ring buffer, and what they counted so far.
+#[derive(Default)]
+pub(crate) struct BpfBackend {
+    loaded: Option<(BpfHandle, AsyncRing)>,
+    /// Absent where nothing could be loaded at the start.
+    failover: Option<BpfFailover>,
+    /// Kills before this were reported by the programs that were loaded before.
+    since_ns: u64,
+    log: Option<ProgramLogReader>,
+    sorter: EventSorter,
+    counters: ProgramCounters,
+    growths: Vec<CgroupGrowth>,
+    /// What was charged to the deciding cgroups when this sample began.
+    charged: [Option<(u64, GrossCharge)>; 2],
+    attach_policies: [AttachPolicy; ON_DEMAND.len()],
+    /// It was logged that a threshold cannot be set.
+    is_full: bool,
+    /// The total of tasks at which the node's threshold is set.
+    pid_threshold: Option<u64>,
+    /// Kernel kill orders of programs that were unloaded.
+    order_numbers: LastOrderNumbers,
+}
+
+/// Why no kernel kill order is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotArmed {
+    /// The one before was carried out, and its event will come.
+    CarriedOut,
+    /// A map cannot be written, which was logged.
+    Refused,
+}
+
+impl BpfBackend {
+    /// Loads the programs. Returns the backend of each source, with the reason where there is none.
+    pub(super) fn start(options: &LoadOptions, probes: &Probes) -> (Self, Vec<BackendInfo>) {
+        let (why, missing) = match load(options) {
+            Ok(loaded) => {
+                let sources = loaded.sources();
+                let failover = Some(BpfFailover::new(options.clone()));
+                let mut this = Self {
+                    failover,
+                    attach_policies: [AttachPolicy::new(probes); ON_DEMAND.len()],
+                    ..Self::default()
+                };
+                match this.adopt(loaded) {
+                    Ok(()) => return (this, sources),
+                    Err(error) => (unwatchable(&error), Vec::new()),
+                }
+            }
+            Err(error) => (error.why, error.missing),
+        };
+        tracing::warn!(why, "no BPF: the other backends are used");
+        (Self::default(), missing)
+    }
+
+    fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
+        let Loaded { mut kernel, ring, missing: _, log } = loaded;
+        kernel.go_on_from(self.order_numbers);
+        self.loaded = Some((kernel, AsyncRing::new(ring)?));
+        self.log = log;
+        // Their counters begin at zero, and no threshold is set.
+        self.counters.restart();
+        (self.charged, self.pid_threshold, self.is_full) = Default::default();
+        Ok(())
+    }
+
+    /// Drops the programs, and keeps what they counted last.
+    fn unload(&mut self, metrics: &Metrics) {
+        self.disarm_kill();
+        let Some((handle, _)) = self.loaded.take() else { return };
+        self.counters.unload(&handle, metrics);
+        self.order_numbers = handle.last_numbers();
+        realtime::let_go(handle);
+    }
+
+    fn handle(&self) -> Option<&BpfHandle> {
+        self.loaded.as_ref().map(|(handle, _)| handle)
+    }
+
+    /// Returns the programs, and how often programs were loaded: each time they count from zero.
+    pub(crate) fn programs(&mut self) -> (u32, Option<&mut BpfHandle>) {
+        (self.counters.totals.programs, self.loaded.as_mut().map(|(handle, _)| handle))
+    }
+
+    /// Waits for an event that must not wait; forever where nothing is loaded. Cancel-safe.
+    pub(super) async fn next(&mut self, reporter: &mut BackendReporter) -> EventBatch {
+        let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
+        let mut batch = EventBatch::default();
+        match ring.drain_ready(|event| self.sorter.add(event, &mut batch)).await {
+            Ok(drained) => batch.missed |= self.counters.count(drained, &reporter.metrics),
+            Err(error) => {
+                self.unload(&reporter.metrics);
+                let why = format!("the ring buffer cannot be read any more: {error}");
+                reporter.changed.extend(nothing(&why));
+                if let Some(failover) = &mut self.failover {
+                    failover.fail(BackendFailure { source: "ring", backend: "", why }, reporter);
+                    failover.reload(mono_ns());
+                }
+                // No other event asks for a sample, and the timer was set for programs that report.
+                batch.missed = true;
+            }
+        }
+        self.forget_reported(&mut batch);
+        batch
+    }
+
+    /// Adds the events that are there, without waiting, and takes the cgroups that were charged since the last call.
+    pub(super) fn drain(&mut self, batch: &mut EventBatch, charged: &mut Vec<u64>, metrics: &Metrics) {
+        charged.clear();
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        let Some((handle, ring)) = &mut self.loaded else { return };
+        let drained = ring.drain(|event| self.sorter.add(event, batch));
+        batch.missed |= self.counters.count(drained, metrics);
+        match handle.take_dirty(&mut self.growths) {
+            Ok(()) => charged.extend(self.growths.iter().map(|growth| growth.id)),
+            // A full sample finds them too.
+            Err(error) => tracing::debug!(%error, "reading the charged cgroups"),
+        }
+        // What is charged while values are read is in neither them nor what counts from setting a threshold on.
+        let [node, pods] = self.sorter.deciding;
+        let charge = |id: u64| Some((id, handle.charged(id)?));
+        self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
+        self.forget_reported(batch);
+    }
+
+    /// While programs are replaced both are attached for a moment: what the old ones reported counts once.
+    fn forget_reported(&self, batch: &mut EventBatch) {
+        batch.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
+    }
+
+    /// Finds out whether the programs still report, given the usage of each pod by the id of its cgroup, and has what
+    /// failed loaded again.
+    pub(super) fn check(
+        &mut self,
+        pods: impl Iterator<Item = (u64, u64)>,
+        now_ns: u64,
+        reporter: &BackendReporter,
+    ) {
+        let Some(failover) = &mut self.failover else { return };
+        match &self.loaded {
+            Some((handle, _)) => failover.check(handle, pods, reporter),
+            None => {
+                let why = "nothing is loaded".to_owned();
+                failover.fail(BackendFailure { source: "ring", backend: "", why }, reporter);
+            }
+        }
+        failover.reload(now_ns);
+    }
+
+    /// Changes to the programs that were loaded in place of others, once they are there, and adds the last events of
+    /// the others.
+    pub(super) fn switch(&mut self, batch: &mut EventBatch, reporter: &mut BackendReporter) {
+        let Some(failover) = &mut self.failover else { return };
+        let present = self.loaded.as_ref().map(|(handle, _)| handle);
+        let loaded = match failover.loaded(present) {
+            None => return,
+            Some(Ok(loaded)) => loaded,
+            Some(Err(failed)) => return reporter.changed.extend(failed),
+        };
+        let now_ns = mono_ns();
+        self.last_events(batch, &reporter.metrics);
+        self.forget_reported(batch);
+        self.since_ns = now_ns;
+        self.unload(&reporter.metrics);
+        let sources = loaded.sources();
+        reporter.changed.extend(match self.adopt(loaded) {
+            Ok(()) => sources,
+            Err(error) => nothing(&unwatchable(&error)),
+        });
+        // No threshold is set, and cgroups may have come and gone in between.
+        batch.missed = true;
+    }
+
+    /// Adds the last events of the present programs. No kill order is armed any more, and the event of one that was
+    /// carried out is waited for: nobody reads this ring buffer again.
+    fn last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
+        let is_carried_out = self.disarm_kill();
+        for _ in 0..EVENT_TRIES {
+            let Some((_, ring)) = &mut self.loaded else { break };
+            let drained = ring.drain(|event| self.sorter.add(event, batch));
+            batch.missed |= self.counters.count(drained, metrics);
+            if !is_carried_out || batch.kernel_kill.is_some() {
+                break;
+            }
+            std::thread::sleep(EVENT_PAUSE);
+        }
+    }
+
+    /// Returns whether programs are being loaded, or one is being attached or detached.
+    pub(super) fn is_changing(&self) -> bool {
+        self.failover.as_ref().is_some_and(BpfFailover::is_loading)
+            || self.handle().is_some_and(BpfHandle::is_changing)
+    }
+
+    /// Attaches or detaches the on-demand probe.
+    pub(super) fn attach_on_demand(
+        &mut self,
+        headroom: Option<u64>,
+        memory_capacity: u64,
+        below: bool,
+        now_ns: u64,
+        reporter: &BackendReporter,
+    ) {
+        let Some((handle, _)) = &mut self.loaded else { return };
+        let source = EventClass::Near.name();
+        for (when, policy) in ON_DEMAND.into_iter().zip(&mut self.attach_policies) {
+            let is_attached = handle.is_attached(when);
+            let backend =
+                handle.sources().iter().find(|info| info.source == source).map_or("", |info| info.backend);
+            let facts = AttachFacts { when, is_attached, headroom, memory_capacity, below };
+            if let (Err(error), Some(failover)) =
+                (handle.ask(when, policy.wants(facts, now_ns)), &mut self.failover)
+            {
+                let why = format!("it cannot be attached any more: {error}");
+                failover.fail(BackendFailure { source, backend, why }, reporter);
+            }
+        }
+    }
+
+    fn is_failed(&self, source: &str) -> bool {
+        self.failover.as_ref().is_some_and(|failover| failover.is_failed(source))
+    }
+
+    fn charge(&self) -> Option<&BackendInfo> {
+        self.handle().and_then(BpfHandle::charge)
+    }
+
+    /// Returns how growth is seen at present; nothing where it is not.
+    pub(crate) fn growth(&self) -> Option<GrowthSource> {
+        let info = self.charge()?;
+        let sees_every_charge =
+            info.sees_every_charge && !self.counters.is_truncating && !self.is_failed(info.source);
+        Some(GrowthSource { sees_every_charge, granularity_bytes: info.granularity_bytes })
+    }
+
+    /// Returns of how many cgroups each CPU caches what it charged ahead.
+    pub(super) fn stocks(&self) -> u32 {
+        self.handle().map_or(1, BpfHandle::stocks)
+    }
+
+    /// Returns the backend that reports charges; `none` without one.
+    pub(crate) fn charge_backend(&self) -> &'static str {
+        self.charge().map_or("none", |info| info.backend)
+    }
+
+    /// Returns the backend that reports OOM kills; empty without one.
+    pub(crate) fn oom_backend(&self) -> &'static str {
+        self.backend(EventClass::Oom)
+    }
+
+    /// The backend of a class, also if it has failed; empty without one.
+    fn backend(&self, class: EventClass) -> &'static str {
+        let sources = self.handle().map_or(&[][..], BpfHandle::sources);
+        sources.iter().find(|info| info.source == class.name()).map_or("", |info| info.backend)
+    }
+
+    /// Returns whether the programs report events of this class.
+    pub(crate) fn reports(&self, class: EventClass) -> bool {
+        !self.backend(class).is_empty() && !self.is_failed(class.name())
+    }
+
+    /// Returns whether they report OOM kills.
+    pub(crate) fn reports_kills(&self) -> bool {
+        self.reports(EventClass::Oom)
+    }
+
+    /// Names the cgroups with eviction thresholds: crossings of these cause a sync, those of others wait.
+    pub(super) fn set_deciding(&mut self, node: u64, pods: Option<u64>) {
+        let [_, before] = std::mem::replace(&mut self.sorter.deciding, [node, pods.unwrap_or(node)]);
+        self.clear_threshold(before);
+    }
+
+    /// Sets the kernel thresholds of a cgroup; nothing where that is not possible: then there is the timer.
+    pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<Generation> {
+        let since = self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged);
+        let (handle, _) = self.loaded.as_mut()?;
+        match handle.arm_since(id, plan.kernel_threshold(), since) {
+            Ok(generation) => Some(generation),
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    tracing::warn!(error = %chain(&error), "setting a kernel threshold: samples see the growth");
+                }
+                None
+            }
+        }
+    }
+
+    /// Clears the kernel thresholds of a cgroup, which may be gone. One with eviction thresholds keeps them.
+    pub(crate) fn clear_threshold(&mut self, id: u64) {
+        if let Some((handle, _)) = &mut self.loaded
+            && !self.sorter.deciding.contains(&id)
+        {
+            handle.disarm(id);
+        }
+    }
+
+    /// Takes the first crossing of a memory limit that waits.
+    pub(crate) fn take_limit_crossing(&mut self) -> Option<ThresholdCrossed> {
+        self.sorter.limit_crossings.pop_front()
+    }
+
+    /// Returns when the cgroup with this id came near its limit, if that event waits.
+    pub(crate) fn near_limit_ns(&self, id: u64) -> Option<u64> {
+        let rises = self.sorter.limit_crossings.iter().filter(|crossed| crossed.is_rise());
+        rises.filter(|crossed| crossed.level_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
+    }
+
+    /// Sets the threshold of the node's tasks, `headroom` more than the `tasks` that there are: the fork that passes
+    /// it is reported. `group` is the node's in the pids controller's hierarchy, if it is one. A threshold that is set
+    /// already is left as it is, unless `anew`.
+    pub(crate) fn set_pid_threshold(
+        &mut self,
+        group: Option<u64>,
+        tasks: u64,
+        headroom: Option<u64>,
+        anew: bool,
+    ) {
+        let Some((handle, _)) = &mut self.loaded else { return };
+        let beyond = headroom.map(|headroom| headroom.saturating_add(1));
+        let total = beyond.map(|beyond| tasks.saturating_add(beyond));
+        if total == self.pid_threshold && !anew {
+            return;
+        }
+        self.pid_threshold = total;
+        let threshold = total.zip(beyond).map(|(tasks, more)| match group {
+            Some(id) => NodePidThreshold::Group { id, tasks },
+            None => NodePidThreshold::More(more),
+        });
+        if let Err(error) = handle.arm_node_tasks(threshold) {
+            tracing::warn!(%error, "setting the threshold of the node's tasks");
+        }
+    }
+
+    /// Makes room for so many cgroups that were charged.
+    pub(crate) fn make_room(&mut self, groups: usize) {
+        self.growths.reserve(groups);
+    }
+
+    /// Exports what was not reported. Returns the totals of what was lost, if they have grown, and whether a change of
+    /// the cgroup tree may not have been reported.
+    pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfLosses>, bool) {
+        let handle = self.loaded.as_ref().map(|(handle, _)| handle);
+        let losses = self.counters.read_losses(handle);
+        (losses, handle.is_some_and(|handle| self.counters.export_runs(handle, metrics)))
+    }
+
+    /// Exports the reasons for which an armed kill order was not carried out.
+    pub(crate) fn export_suppressed(&mut self, metrics: &Metrics) {
+        if let Some((handle, _)) = &self.loaded {
+            self.counters.export_suppressed(handle, metrics);
+        }
+    }
+
+    /// Returns whether the programs can carry out a kill order.
+    pub(crate) fn has_kernel_kill(&self) -> bool {
+        let is_watched = self.charge().is_some_and(|info| !self.is_failed(info.source));
+        is_watched && self.handle().is_some_and(BpfHandle::has_kernel_kill)
+    }
+
+    /// Marks the sample that was just taken of this cgroup.
+    pub(crate) fn mark_sample(&mut self, level_id: u64) -> Option<SampleEpoch> {
+        let (handle, _) = self.loaded.as_mut()?;
+        written("marking a sample", handle.mark_sample(level_id))
+    }
+
+    /// Arms a kill order.
+    ///
+    /// # Errors
+    /// If the order before was carried out, or a map cannot be written.
+    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
+        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
+        match handle.stand(order) {
+            Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
+            armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
+        }
+    }
+
+    /// Disarms the kill order; whether it was carried out before. Then its event comes.
+    pub(crate) fn disarm_kill(&mut self) -> bool {
+        let Some((handle, _)) = &mut self.loaded else { return false };
+        written("disarming a kill order", handle.stand_down()).unwrap_or(false)
+    }
+
+    /// The same while the threshold is far: samples are not marked any more.
+    pub(crate) fn rest_kill(&mut self) {
+        if let Some((handle, _)) = &mut self.loaded {
+            written("disarming a kill order", handle.rest());
+        }
+    }
+}
+
+/// Says of every source that nothing is left.
+fn nothing(why: &str) -> Vec<BackendInfo> {
+    EventClass::ALL.map(|class| BackendInfo::plain(class.name(), "", why)).to_vec()
+}
+
+fn unwatchable(error: &std::io::Error) -> String {
+    format!("the ring buffer cannot be watched: {error}")
+}
+
+/// Logs an error: the agent decides without a kernel kill.
+fn written<T>(what: &'static str, written: Result<T, ArmError>) -> Option<T> {
+    written.map_err(|error| tracing::warn!(error = %chain(&error), what, "kernel kill")).ok()
+}
+
+/// Returns the id of the cgroup that stands for the node.
+pub(crate) fn root_id(sampler: &Sampler) -> Option<u64> {
+    sampler.tree().groups().first().map(|group| group.id)
+}

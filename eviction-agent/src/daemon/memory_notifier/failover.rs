@@ -1,0 +1,326 @@
+//! BPF programs that do not report any more: noticed by asking the kernel and by their silence, and answered by
+//! loading all programs again, without the attach methods that failed.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+
+use eviction_bpf::load::load;
+use eviction_bpf::{BackendInfo, BpfHandle, EventClass, LoadError, LoadOptions, Loaded, attach_methods};
+
+use super::super::realtime;
+use super::{BackendFailure, BackendReporter};
+use crate::error::chain;
+
+/// So much cannot be charged without a batch that a method that sees every charge reports.
+const UNSEEN_BYTES: u64 = 16 << 20;
+
+/// Loading takes a good part of a CPU for a moment: what fails again at once has to wait.
+const RELOAD_INTERVAL_NS: u64 = 10_000_000_000;
+
+/// After so many loads in a row that brought nothing back there is no other.
+const MAX_REFUSED: u32 = 5;
+
+/// Which classes of events failed, and what is loaded in their place.
+pub(super) struct BpfFailover {
+    options: LoadOptions,
+    silence: Silence,
+    loading: Option<Receiver<Result<Loaded, LoadError>>>,
+    last_ns: Option<u64>,
+    /// Not replaced yet, one for each source.
+    failures: Vec<BackendFailure>,
+    refused: u32,
+}
+
+impl BpfFailover {
+    /// These were the options of what is loaded.
+    pub(super) fn new(options: LoadOptions) -> Self {
+        Self {
+            options,
+            silence: Silence::default(),
+            loading: None,
+            last_ns: None,
+            failures: Vec::new(),
+            refused: 0,
+        }
+    }
+
+    /// Takes note of a failure, and reports the first of each source.
+    pub(super) fn fail(&mut self, failure: BackendFailure, reporter: &BackendReporter) {
+        if !self.is_failed(failure.source) {
+            reporter.failed(&failure);
+            self.failures.push(failure);
+            // What was refused may not be so without this one.
+            self.refused = 0;
+        }
+    }
+
+    pub(super) fn is_failed(&self, source: &str) -> bool {
+        self.failures.iter().any(|failure| failure.source == source)
+    }
+
+    /// Asks the programs whether they still report, given the usage of each pod by the id of its cgroup.
+    pub(super) fn check(
+        &mut self,
+        handle: &BpfHandle,
+        pods: impl Iterator<Item = (u64, u64)>,
+        reporter: &BackendReporter,
+    ) {
+        for detached in handle.detached() {
+            let why = chain(&detached);
+            let failure = BackendFailure { source: detached.class.name(), backend: detached.method, why };
+            self.fail(failure, reporter);
+        }
+        let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
+        let Ok(counters) = handle.lost() else { return };
+        if !self.silence.is_broken(pods, counters.charges) {
+            return;
+        }
+        // The kernel disarms all kprobes together (`kprobes/enabled` of debugfs), and without an error also those
+        // that are registered then.
+        avoid_kprobes_like(&mut self.options, charge.backend);
+        let silent = handle.sources().iter().filter(|info| are_kprobes(info.backend, charge.backend));
+        for info in std::iter::once(charge).chain(silent) {
+            let why = format!("{} reports no charge while a pod's usage grows", charge.backend);
+            self.fail(BackendFailure { source: info.source, backend: info.backend, why }, reporter);
+        }
+    }
+
+    /// Loads all programs again on a thread, without what failed, unless nothing did or it is too soon.
+    pub(super) fn reload(&mut self, now_ns: u64) {
+        let is_soon = |last: u64| now_ns.saturating_sub(last) < RELOAD_INTERVAL_NS;
+        if self.failures.is_empty()
+            || self.refused == MAX_REFUSED
+            || self.is_loading()
+            || self.last_ns.is_some_and(is_soon)
+        {
+            return;
+        }
+        self.last_ns = Some(now_ns);
+        self.silence = Silence::default();
+        self.failures.iter().for_each(|failure| avoid(&mut self.options, failure));
+        let (sender, receiver) = sync_channel(1);
+        let options = self.options.clone();
+        let thread = std::thread::Builder::new().name("bpf-reload".to_owned());
+        match thread.spawn(move || drop(sender.send(load(&options)))) {
+            Ok(_) => self.loading = Some(receiver),
+            Err(error) => tracing::warn!(%error, "starting a thread to load the BPF programs again"),
+        }
+    }
+
+    pub(super) fn is_loading(&self) -> bool {
+        self.loading.is_some()
+    }
+
+    /// Takes what was loaded in place of `present`, once it is there.
+    ///
+    /// # Errors
+    /// What is still without a backend, if nothing was loaded, or something that works would be lost. It is tried again.
+    pub(super) fn loaded(&mut self, present: Option<&BpfHandle>) -> Option<Result<Loaded, Vec<BackendInfo>>> {
+        let loaded = match self.loading.as_ref()?.try_recv() {
+            Ok(loaded) => loaded,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => {
+                let why = "loading the BPF programs again panicked".to_owned();
+                Err(LoadError { why, missing: Vec::new() })
+            }
+        };
+        self.loading = None;
+        let loaded = loaded.and_then(|loaded| {
+            let Some(why) = present.and_then(|present| self.objection(present, &loaded)) else {
+                return Ok(loaded);
+            };
+            realtime::let_go(loaded.kernel);
+            Err(LoadError { why, missing: Vec::new() })
+        });
+        Some(match loaded {
+            Ok(loaded) => {
+                self.failures.clear();
+                self.refused = 0;
+                Ok(loaded)
+            }
+            Err(LoadError { why, missing }) => {
+                self.refused += 1;
+                tracing::warn!(why, "no BPF programs can be loaded in place of those that failed");
+                let failed = self.failures.iter().map(|failure| {
+                    let BackendFailure { source, backend: _, why: failed } = failure;
+                    BackendInfo::plain(
+                        source,
+                        "",
+                        format!("{failed}; nothing can be loaded in its place: {why}"),
+                    )
+                });
+                // Without programs the sources have been reported already, but for the reasons.
+                Err(if present.is_none() { missing } else { failed.collect() })
+            }
+        })
+    }
+
+    /// Returns why `new` must not take the place of `present`: something that works would be lost. The on-demand probe
+    /// goes with the method for charges.
+    fn objection(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
+        let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::Near);
+        let working = classes.filter(|class| !self.is_failed(class.name()));
+        let has = |sources: &[BackendInfo], class: EventClass| {
+            sources.iter().any(|info| info.source == class.name())
+        };
+        let mut lost =
+            working.filter(|class| has(present.sources(), *class) && !has(new.kernel.sources(), *class));
+        lost.next().map(|class| format!("{class} would be missing"))
+    }
+}
+
+/// Of charges and of the on-demand probe the next method is used from now on, also if the failed one was requested. Of
+/// the other classes there is one method a kernel: it is attached again.
+fn avoid(options: &mut LoadOptions, failure: &BackendFailure) {
+    if [EventClass::Charge, EventClass::Near].map(EventClass::name).contains(&failure.source) {
+        give_up(options, failure.backend);
+    }
+}
+
+fn give_up(options: &mut LoadOptions, method: &str) {
+    options.choice.only.retain(|name| name != method);
+    if !options.choice.failed.iter().any(|name| name == method) {
+        options.choice.failed.push(method.to_owned());
+    }
+}
+
+fn avoid_kprobes_like(options: &mut LoadOptions, silent: &str) {
+    attach_methods::names().filter(|name| are_kprobes(name, silent)).for_each(|name| give_up(options, name));
+}
+
+fn are_kprobes(method: &str, other: &str) -> bool {
+    [method, other].iter().all(|name| name.starts_with("kprobe "))
+}
+
+/// What was known when the last charge was reported.
+#[derive(Debug, Default)]
+struct Silence {
+    charges: Option<u64>,
+    usage: HashMap<u64, u64>,
+}
+
+impl Silence {
+    /// Returns whether a pod's usage grew while no charge was counted.
+    fn is_broken(&mut self, pods: impl Iterator<Item = (u64, u64)>, charges: u64) -> bool {
+        if self.charges != Some(charges) {
+            self.charges = Some(charges);
+            self.usage.clear();
+        }
+        let mut broken = false;
+        for (id, usage) in pods {
+            // A pod that is new to us may have been there before.
+            let least = self.usage.entry(id).or_insert(usage);
+            *least = usage.min(*least);
+            broken |= usage - *least > UNSEEN_BYTES;
+        }
+        broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+    use eviction_node::backend::BackendSelection;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn growth_without_a_charge_is_a_method_that_is_dead() {
+        let mut silence = Silence::default();
+        for (usage, charges, expected) in [
+            (100, 5, false),
+            (200, 6, false),
+            (200, 6, false),
+            (210, 6, false),
+            (217, 6, true),
+            (217, 7, false),
+            (150, 7, false),
+            (160, 7, false),
+            (170, 7, true),
+        ] {
+            let pods = [(1, usage * MIB), (2, 10 * MIB)];
+            assert_eq!(
+                silence.is_broken(pods.into_iter(), charges),
+                expected,
+                "{usage} MiB, {charges} charges"
+            );
+        }
+        let new = [(2, 10 * MIB), (3, 500 * MIB)];
+        assert!(!silence.is_broken(new.into_iter(), 7), "a pod that was not known before");
+    }
+
+    fn failure(source: &'static str, backend: &'static str) -> BackendFailure {
+        BackendFailure { source, backend, why: "detached".to_owned() }
+    }
+
+    #[test]
+    fn a_method_for_charges_that_failed_is_not_used_again_even_if_it_was_requested() {
+        let choice =
+            BackendSelection { only: vec!["a".to_owned(), "b".to_owned()], ..BackendSelection::default() };
+        let mut options = LoadOptions { choice, ..LoadOptions::default() };
+        avoid(&mut options, &failure("charge", "a"));
+        let BackendSelection { only, deny, failed } = &options.choice;
+        assert_eq!(
+            (only.as_slice(), deny.as_slice(), failed.as_slice()),
+            (&["b".to_owned()][..], &[][..], &["a".to_owned()][..])
+        );
+        avoid(&mut options, &failure("oom", "c"));
+        assert_eq!(options.choice.failed, ["a"], "another class is attached again");
+        avoid(&mut options, &failure("charge near", "d"));
+        avoid(&mut options, &failure("charge near", "d"));
+        assert_eq!(options.choice.failed, ["a", "d"]);
+    }
+
+    #[test]
+    fn where_one_kprobe_is_silent_none_is_used_again() {
+        let mut options = LoadOptions::default();
+        avoid_kprobes_like(&mut options, "fexit page_counter_try_charge");
+        assert!(options.choice.failed.is_empty());
+        avoid_kprobes_like(&mut options, "kprobe page_counter_try_charge");
+        let failed = &options.choice.failed;
+        assert!(failed.iter().any(|name| name == "kprobe oom_kill_process"), "{failed:?}");
+        assert!(failed.iter().all(|name| name.starts_with("kprobe ")), "{failed:?}");
+    }
+
+    #[test]
+    fn a_failure_is_reported_once_and_loading_is_not_tried_forever() {
+        let deny = attach_methods::names().map(str::to_owned).collect();
+        let choice = BackendSelection { deny, ..BackendSelection::default() };
+        let mut failover = BpfFailover::new(LoadOptions { choice, ..LoadOptions::default() });
+        let metrics = Arc::new(Metrics::new("", ""));
+        let reporter = BackendReporter { metrics: Arc::clone(&metrics), changed: Vec::new() };
+        failover.reload(0);
+        assert!(!failover.is_loading(), "nothing failed");
+        for _ in 0..2 {
+            failover.fail(failure("charge near", "x"), &reporter);
+            failover.fail(failure("ring", ""), &reporter);
+        }
+        assert_eq!(failover.failures.len(), 2);
+        let mut now_ns = 0;
+        for refused in 1..=MAX_REFUSED {
+            failover.reload(now_ns);
+            assert!(failover.is_loading());
+            failover.reload(u64::MAX);
+            let failed = loop {
+                match failover.loaded(None) {
+                    Some(loaded) => break loaded.err().unwrap(),
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert!(failed.iter().all(|info| info.backend.is_empty()), "{failed:?}");
+            assert!(failed[0].reason.contains("disabled by --disable-backend"), "{failed:?}");
+            assert_eq!(failover.refused, refused);
+            failover.reload(now_ns + RELOAD_INTERVAL_NS - 1);
+            assert!(!failover.is_loading(), "too soon");
+            now_ns += RELOAD_INTERVAL_NS;
+        }
+        failover.reload(now_ns);
+        assert!(!failover.is_loading(), "not forever");
+        failover.fail(failure("oom", "y"), &reporter);
+        failover.reload(now_ns);
+        assert!(failover.is_loading(), "something else failed");
+    }
+}

@@ -1,0 +1,211 @@
+//! The backends of the kernel beside the BPF programs. They are used where those do not see every charge.
+
+use std::error::Error;
+
+use eviction_bpf::{BackendInfo, EventClass, attach_methods};
+use eviction_node::backend::BackendSelection;
+use eviction_node::cgroup::files::Version;
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::cgroup::tree::Tree;
+use eviction_node::notify::memcg_v1::{self, MemcgV1};
+use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
+use eviction_node::notify::psi::{self, PsiTrigger};
+
+use super::super::realtime;
+use super::plan::ThresholdPlan;
+use super::{BackendFailure, Trigger};
+use crate::error::chain;
+
+/// Those that there are, of the node's own cgroup.
+pub(super) struct KernelBackends {
+    memcg_v1: Option<MemcgV1>,
+    psi: Option<PsiTrigger>,
+    memory_events: Option<MemoryEvents>,
+    /// `memory_events` reports charges too, and not OOM kills alone.
+    has_node_events: bool,
+}
+
+const V1_REASON: &str = "beside the charge hook, on the node's own group";
+const V2_REASON: &str = "in addition to a charge probe that does not see every charge, on the node's cgroup";
+
+impl KernelBackends {
+    /// Opens those that may be used, and returns what `check` says of each.
+    pub(super) fn open(root: &NodeRoot, selection: &BackendSelection) -> (Self, Vec<BackendInfo>) {
+        let group = &root.memory;
+        let memory_events = Some(MemoryEvents::new(root.version));
+        let none = Self { memcg_v1: None, psi: None, memory_events, has_node_events: false };
+        let refusal = |name| selection.refusal(name, attach_methods::backends(EventClass::Charge));
+        match root.version {
+            Version::V1 => {
+                let (memcg_v1, info) =
+                    open("usage", memcg_v1::NAME, V1_REASON, refusal(memcg_v1::NAME), || {
+                        MemcgV1::open(group)
+                    });
+                (Self { memcg_v1, ..none }, vec![info])
+            }
+            Version::V2 => {
+                let (psi, pressure) =
+                    open("pressure", psi::NAME, V2_REASON, refusal(psi::NAME), || PsiTrigger::open(group));
+                let refused = refusal(memory_events::NAME);
+                let probe = || memory_events::probe(group);
+                let (node, limits) = open("limits", memory_events::NAME, V2_REASON, refused, probe);
+                let memory_events = none.memory_events.filter(|_| refused.is_none());
+                let this = Self { psi, memory_events, has_node_events: node.is_some(), ..none };
+                (this, vec![pressure, limits])
+            }
+        }
+    }
+
+    /// Sets or clears what reports growth on the node.
+    ///
+    /// # Errors
+    /// If the PSI trigger failed.
+    pub(super) fn set(
+        &mut self,
+        plan: &ThresholdPlan,
+        sees_every_charge: bool,
+        now_ns: u64,
+    ) -> Result<(), BackendFailure> {
+        if let Some(memcg_v1) = &mut self.memcg_v1 {
+            match plan.at_threshold.zip(plan.headroom) {
+                _ if sees_every_charge => memcg_v1.clear(),
+                Some((usage, headroom)) => memcg_v1.set(usage, headroom, now_ns),
+                None => {}
+            }
+        }
+        if let Some(psi) = &mut self.psi {
+            if sees_every_charge {
+                release(psi.clear());
+            } else if let Err(error) = psi.set() {
+                return Err(fail(&mut self.psi, "pressure", psi::NAME, &error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches the cgroups of this tree for limits and OOM kills that nothing else reports.
+    ///
+    /// # Errors
+    /// If none can be watched any more.
+    pub(super) fn watch_events(
+        &mut self,
+        tree: &Tree,
+        sees_every_charge: bool,
+        reports_kills: bool,
+    ) -> Result<(), BackendFailure> {
+        let Some(events) = &mut self.memory_events else { return Ok(()) };
+        let watched = match (reports_kills, self.has_node_events && !sees_every_charge) {
+            (false, _) => Watched::All,
+            (true, true) => Watched::Node,
+            (true, false) => {
+                release(events.clear());
+                return Ok(());
+            }
+        };
+        let followed = events.follow(tree, watched);
+        followed.map_err(|error| fail(&mut self.memory_events, "limits", memory_events::NAME, &error))
+    }
+
+    /// Waits until one of them fires; forever while none is set. Cancel-safe.
+    ///
+    /// # Errors
+    /// If one has failed. It is not used again.
+    pub(super) async fn next(&mut self) -> Result<Trigger, BackendFailure> {
+        let Self { memcg_v1, psi, memory_events, has_node_events: _ } = self;
+        tokio::select! {
+            crossed = wait(memcg_v1, async |it| it.crossed().await) => match crossed {
+                Ok(()) => Ok(Trigger::MemcgV1Threshold),
+                Err(error) => Err(fail(memcg_v1, "usage", memcg_v1::NAME, &error)),
+            },
+            fired = wait(psi, async |it| it.fired().await) => match fired {
+                Ok(()) => Ok(Trigger::Psi),
+                Err(error) => Err(fail(psi, "pressure", psi::NAME, &error)),
+            },
+            fired = wait(memory_events, async |it| it.fired().await) => match fired {
+                Ok(()) => Ok(Trigger::MemoryEvents),
+                Err(error) => Err(fail(memory_events, "limits", memory_events::NAME, &error)),
+            },
+        }
+    }
+}
+
+fn open<B, E: Error + 'static>(
+    source: &'static str,
+    name: &'static str,
+    reason: &str,
+    refusal: Option<&str>,
+    open: impl FnOnce() -> Result<B, E>,
+) -> (Option<B>, BackendInfo) {
+    let opened = match refusal {
+        Some(why) => Err(why.to_owned()),
+        None => open().map_err(|error| chain(&error)),
+    };
+    match opened {
+        Ok(backend) => (Some(backend), BackendInfo::plain(source, name, reason)),
+        Err(why) => (None, BackendInfo::plain(source, "", format!("{name}: {why}"))),
+    }
+}
+
+fn fail<B>(
+    backend: &mut Option<B>,
+    source: &'static str,
+    name: &'static str,
+    error: &(dyn Error + 'static),
+) -> BackendFailure {
+    *backend = None;
+    BackendFailure { source, backend: name, why: chain(error) }
+}
+
+/// Closes descriptors where nobody waits for it.
+fn release(of: Option<impl Send + 'static>) {
+    if let Some(of) = of {
+        realtime::let_go(of);
+    }
+}
+
+async fn wait<B, R>(backend: &mut Option<B>, fired: impl AsyncFnOnce(&mut B) -> R) -> R {
+    match backend {
+        Some(backend) => fired(backend).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    fn with(psi: PsiTrigger) -> KernelBackends {
+        KernelBackends { memcg_v1: None, psi: Some(psi), memory_events: None, has_node_events: false }
+    }
+
+    /// A trigger whose other end is gone: the kernel reports an error, as of a cgroup that is gone.
+    fn broken() -> PsiTrigger {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        PsiTrigger::of(OwnedFd::from(writer)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_trigger_that_reports_an_error_fails_once() {
+        let mut backends = with(broken());
+        let BackendFailure { source, backend, why } = backends.next().await.unwrap_err();
+        assert_eq!((source, backend, &*why), ("pressure", psi::NAME, "the group is gone"));
+        assert!(backends.psi.is_none(), "it is not used again");
+        assert_eq!(backends.set(&ThresholdPlan::default(), false, 0), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_registered_any_more_fails_once() {
+        let mut backends = with(broken());
+        let mut set = |sees_every_charge| {
+            let set = backends.set(&ThresholdPlan::default(), sees_every_charge, 0);
+            set.map_err(|failure| (failure.source, failure.backend))
+        };
+        assert_eq!(set(false), Ok(()), "it is registered");
+        assert_eq!(set(true), Ok(()), "it is not needed");
+        assert_eq!(set(false), Err(("pressure", psi::NAME)));
+        assert_eq!(set(false), Ok(()));
+    }
+}

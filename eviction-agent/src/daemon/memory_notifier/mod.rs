@@ -1,0 +1,272 @@
+//! Wakes the control loop when memory comes near a threshold, as the kubelet's `ThresholdNotifier` does.
+//!
+//! After each sample the control loop sets the kernel thresholds ([`MemoryNotifier::set_thresholds`]) and the timer,
+//! and waits for what comes first ([`MemoryNotifier::next`]). The backends, best first: BPF programs on memory
+//! charges ([`bpf`]); the usage threshold of cgroup v1, or a PSI trigger and `memory.events` of v2 ([`kernel`]); and
+//! the timer, which fires before a threshold can be reached at the greatest rate at which memory fills. A backend that
+//! fails is logged once, counted and replaced by the next one.
+
+mod bpf;
+mod events;
+mod failover;
+mod kernel;
+mod losses;
+mod on_demand;
+mod plan;
+mod trigger;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::telemetry::metrics::{BackendLabels, Metrics};
+use eviction_bpf::{BackendInfo, LoadOptions, load::load, online_cpus};
+use eviction_config::Probes;
+use eviction_node::cgroup::node_root::NodeRoot;
+use eviction_node::cgroup::tree::Tree;
+use eviction_node::clock::mono_ns;
+use eviction_node::notify::sample_interval::{self, FillRate, SampleSchedule};
+use eviction_node::notify::timer::Timer;
+use eviction_node::sampler::MemoryUsage;
+
+use super::token_bucket::TokenBucket;
+pub(crate) use bpf::{BpfBackend, NotArmed, root_id};
+pub(crate) use events::EventBatch;
+use kernel::KernelBackends;
+pub(crate) use plan::{
+    GrowthSource, MinRearm, ThresholdPlan, conservative_level, pids_due, plan as plan_thresholds,
+};
+pub(crate) use trigger::Trigger;
+
+/// Every backend of [`MemoryNotifier`].
+pub(crate) struct MemoryNotifier {
+    pub(crate) bpf: BpfBackend,
+    kernel: KernelBackends,
+    timer: Timer,
+    reporter: BackendReporter,
+    rate: FillRate,
+    /// Online, of the machine.
+    cpus: usize,
+    /// Threshold crossings: beyond them the minimum re-arm distance is wide. One sync takes 0.15 ms, so they take
+    /// a thirtieth of a CPU.
+    crossings: TokenBucket<200, 32>,
+    /// The end of pressure on the cgroup of all pods is to be reported.
+    pods_below: bool,
+}
+
+/// A notification, and what the BPF programs reported with it.
+#[derive(Debug)]
+pub(crate) struct Notification {
+    pub(crate) trigger: Trigger,
+    pub(crate) events: EventBatch,
+}
+
+/// A cgroup with eviction thresholds, as it was sampled.
+pub(crate) struct CgroupThresholds<L> {
+    pub(crate) id: u64,
+    pub(crate) usage: MemoryUsage,
+    /// The working sets at which its thresholds are met, bytes.
+    pub(crate) levels: L,
+}
+
+/// What the kernel thresholds are set from.
+pub(crate) struct NodeThresholds<N, P> {
+    pub(crate) node: CgroupThresholds<N>,
+    /// The cgroup of all pods, if it has thresholds.
+    pub(crate) pods_id: Option<u64>,
+    /// The same, if it was sampled.
+    pub(crate) pods: Option<CgroupThresholds<P>>,
+    /// Bytes to its nearest threshold.
+    pub(crate) pods_headroom: Option<u64>,
+    pub(crate) memory_capacity: u64,
+}
+
+/// A backend that failed while it was in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BackendFailure {
+    pub(crate) source: &'static str,
+    pub(crate) backend: &'static str,
+    pub(crate) why: String,
+}
+
+/// Logs and counts backends that failed, and keeps the new ones until they are published.
+struct BackendReporter {
+    metrics: Arc<Metrics>,
+    changed: Vec<BackendInfo>,
+}
+
+impl BackendReporter {
+    fn failed(&self, failure: &BackendFailure) {
+        let BackendFailure { source, backend, why } = failure;
+        tracing::warn!(
+            source,
+            backend,
+            why,
+            "a backend failed: the next one takes its place, and the timer goes on"
+        );
+        self.metrics.backend_failures.get_or_create(&BackendLabels::new(source, backend)).inc();
+    }
+}
+
+impl MemoryNotifier {
+    /// Starts every backend that this machine has, and returns what is used for each source. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If there is no timer.
+    pub(crate) fn start(
+        options: &LoadOptions,
+        probes: &Probes,
+        root: &NodeRoot,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<(Self, Vec<BackendInfo>)> {
+        let (bpf, mut sources) = BpfBackend::start(options, probes);
+        let (kernel, infos) = KernelBackends::open(root, &options.choice);
+        sources.extend(infos);
+        sources.push(Timer::info());
+        let cpus = online_cpus();
+        let this = Self {
+            bpf,
+            kernel,
+            timer: Timer::new()?,
+            reporter: BackendReporter { metrics: Arc::clone(metrics), changed: Vec::new() },
+            rate: FillRate::new(cpus),
+            cpus,
+            crossings: TokenBucket::default(),
+            pods_below: false,
+        };
+        Ok((this, sources))
+    }
+
+    /// Returns what [`Self::start`] would use, and detaches it again.
+    pub(crate) fn probe(options: &LoadOptions, root: Option<&NodeRoot>) -> Vec<BackendInfo> {
+        let mut sources = match load(options) {
+            Ok(loaded) => loaded.sources(),
+            Err(error) => error.missing,
+        };
+        sources.extend(root.into_iter().flat_map(|root| KernelBackends::open(root, &options.choice).1));
+        sources.push(Timer::info());
+        sources
+    }
+
+    /// Sets the kernel thresholds after a sample. Returns the bytes to the nearest eviction threshold.
+    pub(crate) fn set_thresholds<N, P>(
+        &mut self,
+        thresholds: NodeThresholds<N, P>,
+        whole_machine: bool,
+        now_ns: u64,
+    ) -> Option<u64>
+    where
+        N: IntoIterator<Item = u64>,
+        P: IntoIterator<Item = u64>,
+    {
+        let NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity } = thresholds;
+        self.bpf.set_deciding(node.id, pods_id);
+        let growth = self.growth();
+        let min_rearm =
+            if self.crossings.is_left(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
+        let of_node = if whole_machine { growth.of_machine(self.cpus, self.bpf.stocks()) } else { growth };
+        let plan = plan::plan(of_node, min_rearm, node.usage, node.levels);
+        self.bpf.set_threshold(node.id, &plan);
+        self.pods_below &= pods_id.is_some();
+        if let Some(pods) = pods {
+            let plan = plan::plan(growth, min_rearm, pods.usage, pods.levels);
+            self.bpf.set_threshold(pods.id, &plan);
+            self.pods_below = plan.usage_below.is_some();
+        }
+        let headroom = [plan.headroom, pods_headroom].into_iter().flatten().min();
+        let below = plan.usage_below.is_some() || self.pods_below;
+        self.bpf.attach_on_demand(headroom, memory_capacity, below, now_ns, &self.reporter);
+        if let Err(failure) = self.kernel.set(&plan, growth.sees_every_charge, now_ns) {
+            self.report(&failure);
+        }
+        headroom
+    }
+
+    /// Sets the timer, in place of what was set. It never fires sooner than after [`sample_interval::FLOOR`].
+    pub(crate) fn set_timer(&self, due: Duration) {
+        if let Err(error) = self.timer.set_once(due.max(sample_interval::FLOOR)) {
+            tracing::error!(%error, "setting the timer");
+        }
+    }
+
+    /// Waits for the next notification. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the timer cannot be waited for: without it no threshold is sure to be seen.
+    pub(crate) async fn next(&mut self) -> io::Result<Notification> {
+        let fired = tokio::select! {
+            biased;
+            events = self.bpf.next(&mut self.reporter) => {
+                if events.crossed.is_some() {
+                    self.crossings.take(mono_ns());
+                }
+                return Ok(Notification { trigger: Trigger::Charge, events });
+            }
+            fired = self.kernel.next() => fired,
+            expired = self.timer.expired() => {
+                expired?;
+                Ok(Trigger::Timer)
+            }
+        };
+        let trigger = fired.unwrap_or_else(|failure| {
+            self.report(&failure);
+            // Nobody knows what it did not report.
+            Trigger::Timer
+        });
+        Ok(Notification { trigger, events: EventBatch::default() })
+    }
+
+    /// Takes what the BPF programs have reported so far, without waiting, and fills `charged` with the cgroups that
+    /// were charged since. Call it before values are read. Changes to BPF programs that were loaded in place of others.
+    pub(crate) fn drain(&mut self, charged: &mut Vec<u64>) -> EventBatch {
+        let mut events = EventBatch::default();
+        self.bpf.switch(&mut events, &mut self.reporter);
+        self.bpf.drain(&mut events, charged, &self.reporter.metrics);
+        events
+    }
+
+    /// Part of a full sample: finds out which backends do not report any more, given the usage of each pod by the id
+    /// of its cgroup, and has others loaded.
+    pub(crate) fn check_backends(
+        &mut self,
+        pods: impl Iterator<Item = (u64, u64)>,
+        tree: &Tree,
+        now_ns: u64,
+    ) {
+        self.bpf.check(pods, now_ns, &self.reporter);
+        let sees_every_charge = self.growth().sees_every_charge;
+        if let Err(failure) = self.kernel.watch_events(tree, sees_every_charge, self.bpf.reports_kills()) {
+            self.report(&failure);
+        }
+    }
+
+    /// Takes the sources whose backend has changed.
+    pub(crate) fn take_changed(&mut self) -> Vec<BackendInfo> {
+        std::mem::take(&mut self.reporter.changed)
+    }
+
+    fn report(&mut self, failure: &BackendFailure) {
+        self.reporter.failed(failure);
+        self.reporter.changed.push(BackendInfo::plain(failure.source, "", &*failure.why));
+    }
+
+    /// Returns how growth is seen at present.
+    pub(crate) fn growth(&self) -> GrowthSource {
+        self.bpf.growth().unwrap_or_default()
+    }
+
+    /// Takes note of a working set, bytes: memory may fill as fast again.
+    pub(crate) fn observe(&mut self, at_ns: u64, working_set: u64) {
+        self.rate.observe(at_ns, working_set);
+    }
+
+    /// Returns when the next samples are due, with so many bytes to the nearest threshold; `calm`: none is met.
+    pub(crate) fn schedule(&self, headroom: Option<u64>, calm: bool) -> SampleSchedule {
+        sample_interval::due(headroom, &self.rate, calm, self.growth().sees_every_charge)
+    }
+
+    /// Returns whether a backend is being loaded or attached: then the next sample is due soon.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.bpf.is_changing()
+    }
+}

@@ -1,0 +1,118 @@
+//! When the on-demand probe is worth its cost: it makes page faults several percent slower, and sees what the
+//! permanent probe misses.
+
+use eviction_bpf::AttachWhen;
+use eviction_config::Probes;
+
+/// A threshold is near within this at least: attaching takes a moment, in which memory fills.
+const MIN_NEAR_BYTES: u64 = 64 << 20;
+
+/// Decides when the on-demand probe is attached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AttachPolicy {
+    near_percent: f64,
+    detach_after_ns: u64,
+    unused_since_ns: Option<u64>,
+}
+
+/// What it is decided by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachFacts {
+    pub(super) when: AttachWhen,
+    pub(super) is_attached: bool,
+    /// Bytes to the nearest threshold that is not met.
+    pub(super) headroom: Option<u64>,
+    pub(super) memory_capacity: u64,
+    /// The end of pressure is to be reported.
+    pub(super) below: bool,
+}
+
+impl AttachPolicy {
+    pub(super) fn new(probes: &Probes) -> Self {
+        let detach_after_ns = u64::try_from(probes.detach_after.as_nanos()).unwrap_or(0);
+        Self { near_percent: probes.near_threshold_percent, detach_after_ns, unused_since_ns: None }
+    }
+
+    /// Returns whether the probe is to be attached.
+    pub(super) fn wants(&mut self, facts: AttachFacts, now_ns: u64) -> bool {
+        let AttachFacts { when, is_attached, headroom, memory_capacity, below } = facts;
+        let is_needed = match when {
+            AttachWhen::WayDown => below,
+            AttachWhen::NearDisk => false,
+            AttachWhen::NearLine => {
+                let near = self.near_bytes(memory_capacity);
+                // Twice as far for detaching, lest what swings around the edge attaches and detaches all the time.
+                headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
+            }
+        };
+        if is_needed {
+            self.unused_since_ns = None;
+            return true;
+        }
+        let since = *self.unused_since_ns.get_or_insert(now_ns);
+        is_attached && now_ns.saturating_sub(since) < self.detach_after_ns
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share need not be exact, and a float out of range is the nearest integer"
+    )]
+    fn near_bytes(&self, memory_capacity: u64) -> u64 {
+        ((memory_capacity as f64 * self.near_percent / 100.0) as u64).max(MIN_NEAR_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const SECOND: u64 = 1_000_000_000;
+
+    fn near(headroom: Option<u64>, memory_capacity: u64, is_attached: bool) -> AttachFacts {
+        AttachFacts { when: AttachWhen::NearLine, is_attached, headroom, memory_capacity, below: false }
+    }
+
+    #[test]
+    fn it_is_attached_at_once_and_detached_after_a_while() {
+        let probes = Probes { near_threshold_percent: 3.125, ..Probes::default() };
+        let mut policy = AttachPolicy::new(&probes);
+        let mut is_attached = false;
+        for (seconds, headroom, expected) in [
+            (0, Some(2 * GIB + 1), false),
+            (1, Some(2 * GIB), true),
+            (2, Some(4 * GIB), true),
+            (3, Some(5 * GIB), true),
+            (12, None, true),
+            (13, None, false),
+            (14, Some(3 * GIB), false),
+            (15, Some(0), true),
+        ] {
+            is_attached = policy.wants(near(headroom, 64 * GIB, is_attached), seconds * SECOND);
+            assert_eq!(is_attached, expected, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_probe_for_the_end_of_pressure_goes_by_that_alone() {
+        let mut policy = AttachPolicy::new(&Probes::default());
+        let facts = AttachFacts { when: AttachWhen::WayDown, ..near(Some(0), GIB, false) };
+        assert!(!policy.wants(facts, 0));
+        assert!(policy.wants(AttachFacts { below: true, headroom: None, ..facts }, 0));
+    }
+
+    #[test]
+    fn a_small_node_has_time_to_attach() {
+        let probes = Probes { near_threshold_percent: 0.0, ..Probes::default() };
+        assert!(AttachPolicy::new(&probes).wants(near(Some(64 << 20), 1 << 20, false), 0));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_keeps_it() {
+        let mut policy = AttachPolicy::new(&Probes::default());
+        assert!(policy.wants(near(None, GIB, true), 10 * SECOND));
+        assert!(policy.wants(near(None, GIB, true), SECOND));
+    }
+}

@@ -1,0 +1,262 @@
+//! Which kernel thresholds to set after a sample.
+//!
+//! A level is a working set at which an eviction threshold is met. The nearest level above the present working set is
+//! set at its headroom, less the granularity of the backend; the nearest one below is set to see pressure end.
+
+use std::time::Duration;
+
+use eviction_bpf::{KernelThreshold, batch_bytes};
+use eviction_core::policy::preferences::MemoryMeasure;
+use eviction_node::sampler::MemoryUsage;
+
+/// The least headroom that is set, bytes: page cache that comes and goes close to a threshold is charged all the time,
+/// and would wake the agent without a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MinRearm(u64);
+
+impl MinRearm {
+    /// For eviction thresholds: a batch of pages that a CPU charges.
+    pub(crate) const CLOSE: Self = Self(256 << 10);
+
+    /// For eviction thresholds that were crossed too often lately, on a machine of so many CPUs: each can charge.
+    pub(crate) fn wide(cpus: usize) -> Self {
+        let of_all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(512 << 10);
+        Self(of_all.max(Self::LEAST_WIDE))
+    }
+
+    const LEAST_WIDE: u64 = 1 << 20;
+
+    /// For a memory limit, of which is only reported that it is near.
+    pub(crate) fn of_limit(limit: u64) -> Self {
+        Self((limit / 256).max(Self::LEAST_WIDE))
+    }
+}
+
+/// How a backend sees growth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GrowthSource {
+    /// Gross charges can be counted, and bound the growth of the working set.
+    pub(crate) sees_every_charge: bool,
+    /// How much can be charged before the backend notices.
+    pub(crate) granularity_bytes: u64,
+}
+
+impl GrowthSource {
+    /// The same for the machine's own values: they have what processes touched, and what each of so many CPUs caches
+    /// (`MEMCG_CHARGE_BATCH` pages of each of so many cgroups) was reported when it was charged. One of these batches is
+    /// in the granularity already.
+    pub(crate) fn of_machine(self, cpus: usize, stocks: u32) -> Self {
+        let all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(stocks.into());
+        let stock = all.saturating_sub(1).saturating_mul(batch_bytes());
+        Self { granularity_bytes: self.granularity_bytes.saturating_add(stock), ..self }
+    }
+}
+
+/// Returns the level that cannot be passed without a charge: the kernel's own estimate also falls by what nobody is
+/// charged for, so a sample is taken half-way.
+pub(crate) fn conservative_level(measure: MemoryMeasure, usage: MemoryUsage, level: u64) -> u64 {
+    match measure {
+        MemoryMeasure::WorkingSet | MemoryMeasure::WorkingSetMinusActiveFile => level,
+        MemoryMeasure::MemAvailable => level - level.saturating_sub(usage.working_set) / 2,
+    }
+}
+
+/// The kernel thresholds of one cgroup, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThresholdPlan {
+    /// Usage at which the BPF programs notify.
+    pub(crate) usage_above: Option<u64>,
+    /// Gross charges at which they do.
+    pub(crate) gross: Option<u64>,
+    /// Usage below which they do.
+    pub(crate) usage_below: Option<u64>,
+    /// Usage at which the nearest level above is reached.
+    pub(crate) at_threshold: Option<u64>,
+    /// How far that is from the present working set.
+    pub(crate) headroom: Option<u64>,
+}
+
+impl ThresholdPlan {
+    /// Returns what of it the BPF programs take. Where each charge is seen, gross charges bound the growth; usage would
+    /// come late.
+    pub(crate) fn kernel_threshold(&self) -> KernelThreshold {
+        let Self { usage_above, gross, usage_below, at_threshold: _, headroom: _ } = *self;
+        KernelThreshold { usage_above: usage_above.filter(|_| gross.is_none()), usage_below, gross }
+    }
+}
+
+/// Returns the kernel thresholds to set, given the working sets at which thresholds are met (any order).
+pub(crate) fn plan(
+    growth: GrowthSource,
+    min_rearm: MinRearm,
+    memory: MemoryUsage,
+    levels: impl IntoIterator<Item = u64>,
+) -> ThresholdPlan {
+    let MemoryUsage { usage, working_set } = memory;
+    let (mut above, mut below) = (None::<u64>, None::<u64>);
+    for level in levels {
+        // A threshold is met by less than its value: at the level itself it is not crossed yet, and the next page
+        // crosses it.
+        if level >= working_set {
+            above = Some(above.map_or(level, |nearest| nearest.min(level)));
+        } else {
+            below = Some(below.map_or(level, |nearest| nearest.max(level)));
+        }
+    }
+    let headroom = above.map(|level| level - working_set);
+    // Within the granularity of the level an early notification would come at once, and again at once: there the level
+    // itself is set, and the timer fires every millisecond. Where each charge is seen the timer fires later, and half of
+    // the headroom is set, down to the minimum.
+    let early = headroom.map(|bytes| match bytes > 2 * growth.granularity_bytes {
+        true => bytes - growth.granularity_bytes,
+        false if growth.sees_every_charge => bytes / 2,
+        false => bytes,
+    });
+    let early = early.map(|bytes| bytes.max(min_rearm.0));
+    ThresholdPlan {
+        usage_above: early.map(|bytes| usage.saturating_add(bytes)),
+        gross: early.filter(|_| growth.sees_every_charge),
+        usage_below: below.map(|level| usage.saturating_sub(working_set - level)).filter(|at| *at > 0),
+        at_threshold: headroom.map(|bytes| usage.saturating_add(bytes)),
+        headroom,
+    }
+}
+
+/// Process ids do not run away as memory does: each costs a fork.
+const FORKS_PER_SECOND: u64 = 4_000;
+
+/// How much later a sample is due far from the threshold where the fork that passes it is reported: then it checks that
+/// it still is, and finds tasks that nobody reaps.
+const REPORTED: u32 = 4;
+const FAR: Duration = Duration::from_millis(200);
+
+/// Returns when process ids must be sampled again: before the fastest forking seen, doubled, could have used up `left`;
+/// later where forks are `reported`.
+pub(crate) fn pids_due(left: u64, seen_per_second: u64, reported: bool) -> Duration {
+    let rate = seen_per_second.saturating_mul(2).max(FORKS_PER_SECOND);
+    let due = Duration::from_micros(left.saturating_mul(1_000_000) / rate).max(Duration::from_millis(5));
+    if reported && due >= FAR { due.saturating_mul(REPORTED) } else { due }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const WIDE: MinRearm = MinRearm(MinRearm::LEAST_WIDE);
+    const COARSE: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
+
+    #[test]
+    fn the_nearest_level_above_is_set_early_by_the_granularity() {
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
+        let thresholds = plan(COARSE, WIDE, seen, [900 * MIB, 400 * MIB]);
+        assert_eq!(thresholds.headroom, Some(100 * MIB));
+        assert_eq!(thresholds.usage_above, Some(598 * MIB));
+        assert_eq!(thresholds.at_threshold, Some(600 * MIB));
+        assert_eq!((thresholds.gross, thresholds.usage_below), (None, None));
+    }
+
+    #[test]
+    fn a_backend_that_sees_every_charge_counts_gross_charges() {
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
+        let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
+        assert_eq!(plan(growth, WIDE, seen, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(growth, WIDE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(
+            plan(growth, MinRearm::CLOSE, seen, [300 * MIB]).gross,
+            Some(256 << 10),
+            "now and then it may"
+        );
+    }
+
+    #[test]
+    fn what_cpus_cache_is_allowed_for_on_a_machine_of_many() {
+        let growth = GrowthSource { sees_every_charge: true, granularity_bytes: 256 << 10 };
+        assert_eq!([growth.of_machine(1, 1), growth.of_machine(0, 1)], [growth, growth]);
+        let batch = 64 * rustix::param::page_size() as u64;
+        assert_eq!(growth.of_machine(65, 1).granularity_bytes, (256 << 10) + 64 * batch);
+        assert_eq!(
+            growth.of_machine(65, 7).granularity_bytes,
+            (256 << 10) + (65 * 7 - 1) * batch,
+            "from 6.16 on"
+        );
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
+        let many = GrowthSource { granularity_bytes: 16 * MIB, ..growth };
+        let at = |far: u64| plan(many, WIDE, seen, [(300 + far) * MIB]).gross;
+        assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
+    }
+
+    #[test]
+    fn another_measure_is_set_at_its_own_headroom() {
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
+        let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
+        assert_eq!(seen, MemoryUsage { usage: 500 * MIB, working_set: 100 * MIB });
+        assert_eq!(plan(COARSE, WIDE, seen, [300 * MIB]).at_threshold, Some(700 * MIB));
+        let level = |measure, line| conservative_level(measure, seen, line);
+        assert_eq!(level(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
+        assert_eq!(level(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
+        assert_eq!(level(MemoryMeasure::WorkingSetMinusActiveFile, 300 * MIB), 300 * MIB);
+        assert_eq!(seen.by_measure(1000 * MIB, None), seen, "not known: as before");
+    }
+
+    #[test]
+    fn near_the_threshold_it_converges_and_stops_at_the_minimum() {
+        let seen = |working_set| MemoryUsage { usage: 500 * MIB, working_set };
+        assert_eq!(plan(COARSE, WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let last = plan(COARSE, WIDE, seen(400 * MIB - 4096), [400 * MIB]);
+        assert_eq!(last.usage_above, Some(500 * MIB + MIB));
+        assert_eq!(last.at_threshold, Some(500 * MIB + 4096));
+    }
+
+    #[test]
+    fn under_pressure_the_end_of_it_and_the_next_level_are_set() {
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
+        let thresholds = plan(COARSE, WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        assert_eq!(thresholds.usage_below, Some(450 * MIB));
+        assert_eq!(thresholds.headroom, Some(150 * MIB));
+    }
+
+    #[test]
+    fn without_levels_nothing_is_set() {
+        let seen = MemoryUsage { usage: 5, working_set: 5 };
+        assert_eq!(plan(COARSE, WIDE, seen, []), ThresholdPlan::default());
+    }
+
+    #[test]
+    fn at_the_level_itself_the_minimum_is_set() {
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 400 * MIB };
+        let thresholds = plan(COARSE, WIDE, seen, [400 * MIB]);
+        assert_eq!(thresholds.headroom, Some(0));
+        assert_eq!(thresholds.usage_above, Some(500 * MIB + MIB));
+        assert_eq!(thresholds.usage_below, None);
+    }
+
+    #[test]
+    fn for_limits_less_is_enough() {
+        let seen = MemoryUsage { usage: 950 * MIB, working_set: 900 * MIB - 4096 };
+        let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
+        let near = |limit| plan(growth, MinRearm::of_limit(limit), seen, [900 * MIB]).gross;
+        assert_eq!((near(1024 * MIB), near(16 * MIB)), (Some(4 * MIB), Some(MIB)));
+    }
+
+    #[test]
+    fn the_more_cpus_can_charge_the_wider_is_the_minimum() {
+        assert_eq!([0, 1, 2, 128].map(|cpus| MinRearm::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
+        assert_eq!(MinRearm::wide(usize::MAX), MinRearm(u64::MAX));
+        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
+        let thresholds = plan(COARSE, MinRearm::wide(usize::MAX), seen, [400 * MIB]);
+        assert_eq!(thresholds.usage_above, Some(u64::MAX));
+    }
+
+    #[test]
+    fn pids_are_sampled_before_they_can_be_used_up() {
+        for reported in [false, true] {
+            assert_eq!(pids_due(400, 0, reported), Duration::from_millis(100));
+            assert_eq!(pids_due(400, 20_000, reported), Duration::from_millis(10));
+            assert_eq!(pids_due(0, 0, reported), Duration::from_millis(5));
+            assert!(pids_due(u64::MAX, u64::MAX, reported) >= Duration::from_millis(5));
+        }
+        assert_eq!(pids_due(4_000, 0, false), Duration::from_secs(1));
+        assert_eq!(pids_due(4_000, 0, true), Duration::from_secs(4));
+    }
+}
