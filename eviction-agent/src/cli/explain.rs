@@ -12,23 +12,29 @@ use eviction_core::pod::PodName;
 use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
 use serde::Serialize;
+use serde_json::Value;
 
+use super::client::SocketArgs;
 use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
 use super::replay;
 use crate::cli::configuration::ProfileArg;
+use crate::daemon::Failure;
 use crate::scenario::read;
 use crate::scenario::run::{Explained, explain_under};
 
-/// Explain the eviction decisions in recordings: which pods were chosen, which were not, and why
+/// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Recording of `run --record`, or scenarios: a file, a directory, or - for standard input; may be
+    /// Now, by the running agent: the pod, [NAMESPACE/]NAME; without one the pod that is evicted next. Or
+    /// recordings of `run --record`, or scenarios: files, directories, or - for standard input; they may be
     /// compressed with zstd (.zst)
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[arg(value_name = "POD|FILE")]
+    subjects: Vec<PathBuf>,
     /// Explain one pod only: why it was evicted, or which pods were before it
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pod: Option<String>,
+    #[command(flatten)]
+    socket: SocketArgs,
     /// Explain decisions for this eviction signal only, for example memory.available
     #[arg(long, value_name = "SIGNAL", value_parser = known_signal)]
     signal: Option<Signal>,
@@ -49,10 +55,42 @@ fn known_signal(name: &str) -> Result<Signal, String> {
 
 /// Runs the verb: 1 if a scenario is invalid or none has the pod.
 pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let is_file = |subject: &PathBuf| subject.as_os_str() == "-" || subject.exists();
+    match &*args.subjects {
+        [] => explain_now(args, args.pod.as_deref(), out),
+        [subject] if !is_file(subject) && args.pod.is_none() => {
+            explain_now(args, Some(&subject.to_string_lossy()), out)
+        }
+        _ => explain_recordings(args, out),
+    }
+}
+
+/// Why a pod has its rank now, by the running agent.
+fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<ExitCode, Ended> {
+    if args.config.is_some() || args.profile.is_some() {
+        let error = "explain: --config and --profile are for recordings; a running agent has its own policy";
+        return Err(Failure::usage(error).into());
+    }
+    let signal = args.signal.unwrap_or(Signal::MemoryAvailable);
+    let pod = pod.map_or_else(String::new, |pod| format!("&pod={pod}"));
+    let answer: Value = args.socket.get_json(&format!("/v1/explain?signal={signal}{pod}"))?;
+    match args.output {
+        StreamFormat::Jsonl => writeln!(out, "{answer}")?,
+        StreamFormat::Table => {
+            let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            for (number, line) in lines.enumerate() {
+                writeln!(out, "{}{line}", if number == 0 { "" } else { "  " })?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let overrides = replay::overrides(args.config.as_deref(), args.profile)?;
     let mut explanations = Explanations::new(args);
     let (mut code, mut broken) = (ExitCode::SUCCESS, None);
-    for file in &args.files {
+    for file in &args.subjects {
         read::each(file, &mut |found| {
             if broken.is_some() {
                 return;

@@ -3,12 +3,14 @@
 mod about;
 mod check;
 mod cleanup;
+mod client;
 mod config;
 mod configuration;
 mod explain;
 mod output;
 mod replay;
 mod run;
+mod watch;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ enum Verb {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Explain(explain::ExplainArgs),
+    Watch(watch::WatchArgs),
     Replay(replay::ReplayArgs),
     Cleanup(cleanup::CleanupArgs),
     Completion(about::CompletionArgs),
@@ -86,6 +89,7 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Check(args) => check::check(args, &mut out),
         Verb::Config(args) => config::config(args, &mut out),
         Verb::Explain(args) => explain::run(&args, &mut out),
+        Verb::Watch(args) => watch::run(&args, &mut out),
         Verb::Replay(args) => replay::run(&args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),
         Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),

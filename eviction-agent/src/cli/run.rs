@@ -39,6 +39,9 @@ pub(super) struct RunArgs {
     disks: DiskArgs,
     #[command(flatten)]
     service: ServiceArgs,
+    /// Unix socket for `top`, `watch` and `explain` [default: agent.sock in the state directory]
+    #[arg(long, value_name = "PATH", help_heading = "Output")]
+    socket: Option<PathBuf>,
     /// Append each eviction decision to this file as a scenario for `replay` and `explain`; at 64Mi the
     /// file is renamed to FILE.1
     #[arg(long, value_name = "FILE", help_heading = "Output")]
@@ -64,6 +67,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
         capacity,
         disks,
         service,
+        socket,
         record,
         output,
         backends,
@@ -77,6 +81,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
     daemon::run(Options {
         configuration: configuration.files(service, node, caller)?,
         state_dir,
+        socket,
         apply_config_now,
         pods_file,
         cluster,

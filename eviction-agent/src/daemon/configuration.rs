@@ -320,6 +320,8 @@ pub struct Options {
     pub configuration: ConfigurationFiles,
     /// Directory for state that outlives the process: the state of this boot and the configuration in force.
     pub state_dir: Option<PathBuf>,
+    /// Unix socket of the local API.
+    pub socket: Option<PathBuf>,
     /// Changes of the configuration take effect at once.
     pub apply_config_now: bool,
     /// PodList file.

@@ -297,7 +297,6 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pulse,
         metrics,
         tally: TaskTotals::default(),
-        pod_metrics: service.metrics.pods,
         keep,
         records,
     };

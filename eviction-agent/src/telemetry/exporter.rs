@@ -20,6 +20,7 @@ use eviction_core::oom::StatusMismatch;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use eviction_bpf::{EventClass, LossCounters};
+use eviction_config::PodMetrics;
 use eviction_kube::events::EventSink;
 use eviction_node::async_fd::{register, take_count};
 
@@ -32,6 +33,7 @@ use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
+use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
 use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
 use eviction_node::clock::{Clock, Instant};
@@ -70,6 +72,10 @@ pub(crate) struct TelemetryExporter {
     files: SignalFiles,
     /// The name of the node's object, where it is known.
     node: Option<String>,
+    /// Of which pods memory is exported.
+    pod_metrics: PodMetrics,
+    /// What the local API answers from.
+    live: Option<Live>,
     /// The steady time of the last line.
     last_at: Cell<Timestamp>,
 }
@@ -135,6 +141,8 @@ impl TelemetryExporter {
             events,
             files: SignalFiles::default(),
             node: None,
+            pod_metrics: PodMetrics::Off,
+            live: None,
             last_at: Cell::new(Timestamp::MIN),
         }
     }
@@ -147,6 +155,16 @@ impl TelemetryExporter {
     /// Names the node in each line.
     pub(crate) fn on_node(self, node: Option<String>) -> Self {
         Self { node, ..self }
+    }
+
+    /// Exports the memory of these pods.
+    pub(crate) fn pod_metrics(self, pod_metrics: PodMetrics) -> Self {
+        Self { pod_metrics, ..self }
+    }
+
+    /// Keeps there what the local API answers from.
+    pub(crate) fn live(self, live: Option<Live>) -> Self {
+        Self { live, ..self }
     }
 
     /// Records decisions there as well.
@@ -189,17 +207,22 @@ impl TelemetryExporter {
     pub(crate) fn publish(&self, at: Timestamp, event: Event) {
         let at = in_order(&self.last_at, at);
         let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
-        let text = match self.output {
-            Output::Text => line.to_string(),
-            Output::Json => match serde_json::to_string(&line) {
-                Ok(text) => text,
-                Err(error) => {
-                    tracing::error!(%error, "an event cannot be written as JSON");
-                    return;
-                }
-            },
+        let is_json = self.output == Output::Json;
+        let json = (is_json || self.live.is_some()).then(|| serde_json::to_string(&line)).transpose();
+        let json = match json {
+            Ok(json) => json,
+            Err(error) => {
+                tracing::error!(%error, "an event cannot be written as JSON");
+                return;
+            }
         };
-        self.printer.print(text);
+        if let (Some(live), Some(json)) = (&self.live, &json) {
+            live.event(line.at, json);
+            if let Event::Started(started) = &line.event {
+                live.started(started);
+            }
+        }
+        self.printer.print(json.filter(|_| is_json).unwrap_or_else(|| line.to_string()));
     }
 
     /// Prints the last line and waits until all are written, as long as the reader takes.
@@ -236,8 +259,18 @@ impl TelemetryExporter {
                 self.publish(at.wall, Event::Pods(self.pods.clone()));
             }
             TelemetryEvent::Lost(losses, at) => self.lost(*losses, at),
-            TelemetryEvent::PodActivity(deltas, at) => self.pod_rates.take(deltas, at, &self.metrics),
-            TelemetryEvent::PodMemory(pods) => pod_memory::export(&pods, &self.metrics),
+            TelemetryEvent::PodActivity(deltas, at) => {
+                self.pod_rates.take(deltas, at, &self.metrics);
+                if let Some(live) = &self.live {
+                    live.stalls(self.pod_rates.stalls());
+                }
+            }
+            TelemetryEvent::PodSample(sample, _permit) => {
+                pod_memory::export(&pod_memory::choose(self.pod_metrics, &sample), &self.metrics);
+                if let Some(live) = &self.live {
+                    live.pods(*sample);
+                }
+            }
         }
     }
 

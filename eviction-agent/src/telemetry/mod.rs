@@ -8,6 +8,7 @@ pub mod decision_log;
 pub mod event_log;
 pub(crate) mod exporter;
 pub mod http;
+pub mod live;
 pub(crate) mod log_writer;
 pub mod metrics;
 pub(crate) mod pod_memory;

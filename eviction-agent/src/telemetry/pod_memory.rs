@@ -6,10 +6,9 @@ use std::sync::Arc;
 use crate::telemetry::metrics::{Metrics, PodLabels, RankLabels};
 use eviction_config::PodMetrics;
 use eviction_core::pods::EvictionOrder;
-use eviction_core::pods::{KnownPod, PodSet, memory_limit};
-use eviction_core::rank::Candidate;
+use eviction_core::pods::{KnownPod, memory_limit};
+use eviction_core::record::PodSample;
 use eviction_core::signal::{Resource, Signal};
-use eviction_core::snapshot::Snapshot;
 
 /// So many pods have a rank.
 const RANKED: usize = 10;
@@ -26,13 +25,13 @@ pub(crate) struct PodMemory {
     rank: Option<usize>,
 }
 
-/// The pods to export, out of all pods in the order of eviction. For the control loop.
-pub(crate) fn choose(
-    mode: PodMetrics,
-    ranked: &[Candidate],
-    pods: &Arc<PodSet>,
-    snapshot: &Snapshot,
-) -> Vec<PodMemory> {
+/// The pods to export.
+pub(crate) fn choose(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
+    if mode == PodMetrics::Off {
+        return Vec::new();
+    }
+    let ranked = sample.ranked(Signal::MemoryAvailable);
+    let PodSample { pods, snapshot, .. } = sample;
     let most = match mode {
         PodMetrics::All => MOST.min(ranked.len()),
         PodMetrics::Top => RANKED.min(ranked.len()),
@@ -42,7 +41,7 @@ pub(crate) fn choose(
     let joined = snapshot.joined(pods, &mut scratch);
     let mut chosen = Vec::with_capacity(most);
     let mut ranks = 1..=RANKED;
-    for candidate in ranked {
+    for candidate in &ranked {
         if chosen.len() == most {
             break;
         }
@@ -98,7 +97,8 @@ pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_core::fixture::{container, engine, limits, list, memory_of, pod, policy, set, snapshot};
+    use eviction_core::disk_layout::DiskLayout;
+    use eviction_core::fixture::{at, container, limits, list, memory_of, pod, policy, set, snapshot};
     use eviction_core::pod::{Pod, Resources};
     use eviction_core::snapshot::NodeStats;
 
@@ -106,9 +106,8 @@ mod tests {
         let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();
         let usage: Vec<_> = (1..).zip(&uids).map(|(used, uid)| memory_of(uid, used << 20)).collect();
         let (pods, snapshot) = (set(pods), snapshot(NodeStats::default(), &usage));
-        let mut ranked = Vec::new();
-        engine(policy(Vec::new()), &pods).rank_ahead(&snapshot, &mut ranked);
-        choose(mode, &ranked, &pods, &snapshot)
+        let (layout, in_flight) = (DiskLayout::default(), Vec::new());
+        choose(mode, &PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false })
     }
 
     /// The lines of the metrics of pods, without their prefix.

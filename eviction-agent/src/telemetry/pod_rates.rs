@@ -95,6 +95,13 @@ impl PodRateExporter {
         });
     }
 
+    /// Of each pod that was in direct reclaim in the last interval, the part of the time.
+    pub(crate) fn stalls(&self) -> BTreeMap<PodLabels, f64> {
+        let of_now = self.pods.iter().filter(|(_, pod)| self.before_ns == Some(pod.heard_ns));
+        let stalls = of_now.filter_map(|(labels, pod)| Some((labels.clone(), pod.rates?.reclaim_stall)));
+        stalls.filter(|(_, stall)| *stall > 0.0).collect()
+    }
+
     /// What this pod did in the last interval.
     pub(crate) fn rates(&self, namespace: &str, pod: &str) -> Option<Rates> {
         let labels = PodLabels { namespace: namespace.to_owned(), pod: pod.to_owned() };

@@ -16,13 +16,13 @@ use eviction_core::oom::{ContainerEnded, ContainerTerminated};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillRejection, KillUpdate};
 use eviction_core::reading::UnknownReason;
+use eviction_core::record::PodSample;
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 
 use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, lane};
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::pod_memory::PodMemory;
 use crate::telemetry::pod_rates::PodTaskDelta;
 use eviction_bpf::LossCounters;
 use eviction_node::clock::Instant;
@@ -31,7 +31,7 @@ use eviction_node::sampler::MemoryUsage;
 /// Some seconds of the busiest node; each is a few hundred bytes.
 const QUEUE: usize = 1024;
 
-/// Decisions that wait for their record, at most: each has the values of all pods.
+/// Decisions and samples of pods that wait, at most: each has the values of all pods.
 const DECISIONS: usize = 16;
 
 /// What is to be published or counted.
@@ -58,9 +58,15 @@ pub(crate) enum TelemetryEvent {
     Lost(Box<BpfLosses>, Instant),
     /// What the tasks of pods did since the last one.
     PodActivity(Vec<PodTaskDelta>, Instant),
-    /// The memory of pods, the first to be evicted first.
-    PodMemory(Vec<PodMemory>),
+    /// What all pods use.
+    PodSample(Box<PodSample>, SamplePermit),
 }
+
+/// Bounds how many samples of pods wait.
+#[derive(Debug)]
+pub(crate) struct SamplePermit(
+    #[expect(dead_code, reason = "what counts is when it is dropped")] OwnedSemaphorePermit,
+);
 
 /// The events that the loaded BPF programs lost in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,6 +161,14 @@ impl TelemetryQueue {
         match Arc::clone(&self.decisions).try_acquire_owned() {
             Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event(permit)))),
             Err(_) => self.lose(),
+        }
+    }
+
+    /// Sends a sample of pods, unless too many wait: the next one will do.
+    pub(crate) fn send_pods(&mut self, sample: impl FnOnce() -> PodSample) {
+        let has_room = self.decisions.available_permits() > DECISIONS / 2;
+        if let (true, Ok(permit)) = (has_room, Arc::clone(&self.decisions).try_acquire_owned()) {
+            self.send(TelemetryEvent::PodSample(Box::new(sample()), SamplePermit(permit)));
         }
     }
 

@@ -5,13 +5,11 @@
 
 use std::sync::Arc;
 
-use eviction_config::PodMetrics;
+use eviction_core::record::PodSample;
 use eviction_core::snapshot::Snapshot;
 use eviction_node::cgroup::sample::Tasks;
 
 use super::ControlLoop;
-use crate::telemetry::pod_memory;
-use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::sampler::CompleteSample;
 
 /// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
@@ -39,16 +37,18 @@ impl ControlLoop {
         snapshot
     }
 
-    /// Tells of the memory of pods in the order of eviction, from the figures of the last full sample.
-    pub(super) fn tell_pod_memory(&mut self, look: &CompleteSample) {
-        if self.pod_metrics == PodMetrics::Off {
-            return;
-        }
+    /// Publishes what pods use, from the last full sample.
+    pub(super) fn publish_pods(&mut self, look: &CompleteSample) {
         let builder = self.eyes.snapshot_of_pods(look, &self.roster);
         let snapshot = self.eyes.finish(builder, self.engine.pods());
-        self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-        let pods = pod_memory::choose(self.pod_metrics, &self.state.ahead, self.engine.pods(), &snapshot);
+        self.notes.send_pods(|| PodSample {
+            at: look.at.wall,
+            pods: Arc::clone(self.engine.pods()),
+            snapshot: Arc::new((*snapshot).clone()),
+            layout: self.eyes.disks.layout(),
+            in_flight: self.engine.in_flight().to_vec(),
+            sized: !self.engine.policy().rules.are_kubelets(),
+        });
         self.eyes.recycle(snapshot);
-        self.notes.send(TelemetryEvent::PodMemory(pods));
     }
 }

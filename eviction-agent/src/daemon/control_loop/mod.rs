@@ -34,7 +34,6 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::ThresholdCrossed;
-use eviction_config::PodMetrics;
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
 use eviction_core::node_conditions::pressure::InitialConditions;
@@ -133,7 +132,6 @@ pub(crate) struct ControlLoop {
     pub(crate) pid_lines: ThresholdLevels,
     pub(crate) storage: PodStorageWatch,
     pub(crate) tally: TaskTotals,
-    pub(crate) pod_metrics: PodMetrics,
     pub(crate) keep: StateSender,
     /// Whether decisions are recorded.
     pub(crate) records: bool,

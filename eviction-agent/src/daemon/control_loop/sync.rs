@@ -38,7 +38,7 @@ impl ControlLoop {
             let at_leisure = self.arm(&look, pressed, None);
             self.stand(&look);
             if at_leisure {
-                self.tell_pod_memory(&look);
+                self.publish_pods(&look);
             }
             return;
         };
@@ -85,7 +85,7 @@ impl ControlLoop {
         self.stand(&look);
         if at_leisure {
             self.rehearse(&look);
-            self.tell_pod_memory(&look);
+            self.publish_pods(&look);
         }
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ::tests::allocations::{Asked, traced};
 use ::tests::node::{MIB, Node, PodSpec};
-use eviction_config::PodMetrics;
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, StartedEviction};
@@ -85,6 +84,7 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
         output: Output::Json,
         choice: BackendSelection::default(),
         state_dir: None,
+        socket: None,
         apply_config_now: false,
         bpf_debug_log: false,
     };
@@ -333,26 +333,26 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
 }
 
 #[test]
-fn a_full_sample_tells_of_the_memory_of_pods_unless_that_is_off() {
-    let told = |mode| {
-        runtime().block_on(async {
-            let mut rig = rig(Profile::Kubelet, false)?;
-            while let Next::Value(_) = rig.notes.next() {}
-            rig.reaction.pod_metrics = mode;
+fn a_full_sample_publishes_what_pods_use() {
+    let found = runtime().block_on(async {
+        let mut rig = rig(Profile::Kubelet, false)?;
+        while let Next::Value(_) = rig.notes.next() {}
+        let mut told = Vec::new();
+        for _ in 0..2 {
             rig.reaction.state.last_full_ns = 0;
             rig.reaction.look(Trigger::Timer, None);
-            let mut told = 0;
             while let Next::Value(note) = rig.notes.next() {
-                told += usize::from(matches!(note, TelemetryEvent::PodMemory(pods) if pods.len() == 3));
+                if let TelemetryEvent::PodSample(sample, _) = note {
+                    told.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
+                }
             }
-            Some(told)
-        })
-    };
-    let found = [PodMetrics::Top, PodMetrics::Off].map(told);
-    if found.contains(&None) {
-        ::tests::skip!("no cgroups can be made here");
+        }
+        Some(told)
+    });
+    match found {
+        Some(told) => assert_eq!(told, [3, 3], "each full sample"),
+        None => ::tests::skip!("no cgroups can be made here"),
     }
-    assert_eq!(found, [Some(1), Some(0)]);
 }
 
 #[test]

@@ -82,6 +82,7 @@ struct Daemon {
     exporter: JoinHandle<Result<TelemetryExporter, Failure>>,
     state_writer: Option<JoinHandle<()>>,
     http_server: JoinHandle<()>,
+    local_api: Option<JoinHandle<()>>,
     watchdog: JoinHandle<()>,
 }
 
@@ -178,13 +179,16 @@ impl Daemon {
 
     /// Stops all parts, the ones that others wait for first.
     async fn stop(self, end: End) -> Result<(), Failure> {
-        let Self { mut signals, control_loop, exporter, state_writer, http_server, watchdog, .. } = self;
+        let Self {
+            mut signals, control_loop, exporter, state_writer, http_server, local_api, watchdog, ..
+        } = self;
         // A second signal ends the agent at once: everything attached goes with the process.
         tokio::spawn(async move {
             tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
             std::process::exit(1);
         });
         http_server.abort();
+        local_api.inspect(JoinHandle::abort);
         watchdog.abort();
         let ended = control_loop.stop().await;
         if let Some(state_writer) = state_writer {

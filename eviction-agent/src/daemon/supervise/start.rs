@@ -29,10 +29,15 @@ use crate::error::Failure;
 use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::TelemetryExporter;
+use crate::telemetry::http::local::LocalSocket;
 use crate::telemetry::http::{self, Health};
+use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::stdout::Printer;
+
+/// Name of the socket in the state directory.
+const SOCKET: &str = "agent.sock";
 
 /// Events of the main thread that wait for the exporter, which takes them at once.
 const OWN_EVENTS: usize = 64;
@@ -60,7 +65,10 @@ impl Daemon {
         let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan).await?;
         begin_namespaces(&metrics, &index);
         let applied = Arc::new(Notify::new());
-        let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
+        let socket = local_socket(&options, &plan)?;
+        let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
+        let exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
+        let mut exporter = exporter.live(live.clone());
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let pulse = Heartbeat::new();
@@ -89,6 +97,8 @@ impl Daemon {
         let state_writer = state_writer.map(|writer| write_state(writer, Arc::clone(&metrics)));
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
         let watchdog = tokio::spawn(watchdog);
+        let local_api =
+            socket.zip(live).map(|(socket, live)| tokio::spawn(socket.serve(live, Arc::clone(&metrics))));
         let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
         if let Some(cluster) = cluster {
             cluster.start(session.as_ref(), control_loop.commands.downgrade(), written, &metrics);
@@ -109,6 +119,7 @@ impl Daemon {
             exporter,
             state_writer,
             http_server,
+            local_api,
             watchdog,
         })
     }
@@ -132,6 +143,22 @@ async fn open_pods(
     Ok((session, pods, index))
 }
 
+/// The socket of the local API. An agent runs without the default one.
+fn local_socket(options: &Options, plan: &Plan) -> Result<Option<LocalSocket>, Failure> {
+    let default = || options.state_dir(plan.service.action).map(|dir| dir.join(SOCKET));
+    let Some(path) = options.socket.clone().or_else(default) else { return Ok(None) };
+    match LocalSocket::bind(&path) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) if options.socket.is_some() => {
+            Err(Failure::because(format!("listen on {}", path.display()), &error))
+        }
+        Err(error) => {
+            tracing::warn!(%error, path = %path.display(), "no local API: top, watch and explain cannot connect");
+            Ok(None)
+        }
+    }
+}
+
 fn exporter(
     options: &Options,
     plan: &Plan,
@@ -151,6 +178,7 @@ fn exporter(
     Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
         .recording(recorder)
         .reading(plan.signal_files())
+        .pod_metrics(plan.service.metrics.pods)
         .on_node(node))
 }
 

@@ -23,6 +23,9 @@ impl TelemetryExporter {
         let record = DecisionRecord::of(decision);
         if let Some(evaluation) = record.evaluation() {
             self.thresholds(evaluation, detected_by, *sampled);
+            if let Some(live) = &self.live {
+                live.thresholds(evaluation);
+            }
         }
         if let Some(ProposalRecord::Applied) = record.proposal {
             self.took_effect.notify_one();

@@ -3,6 +3,7 @@
 //! Served by hyper on the slow side: nothing here can delay a reaction.
 
 mod exposition;
+pub(crate) mod local;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -60,6 +60,18 @@ impl<L: Clone + Ord, M: Member> Family<L, M> {
         series.entry(labels.clone()).or_insert_with(|| (M::default(), created)).0.clone()
     }
 
+    /// The series with these labels, if there is one.
+    pub fn find(&self, labels: &L) -> Option<M> {
+        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        series.get(labels).map(|(member, _)| member.clone())
+    }
+
+    /// All series.
+    pub fn series(&self) -> Vec<(L, M)> {
+        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        series.iter().map(|(labels, (member, _))| (labels.clone(), member.clone())).collect()
+    }
+
     /// Takes a series out.
     pub fn remove(&self, labels: &L) {
         self.series.write().unwrap_or_else(PoisonError::into_inner).remove(labels);

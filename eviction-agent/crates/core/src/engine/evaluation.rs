@@ -12,7 +12,7 @@ use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUp
 use crate::policy::Rules;
 use crate::policy::preferences::Prediction;
 use crate::policy::preferences::PredictionMode;
-use crate::rank::{Candidate, Measure, rank};
+use crate::rank::{Candidate, rank_for};
 use crate::reading::UnknownReason;
 use crate::signal::{Resource, Signal};
 use crate::signal_filter::SignalContext;
@@ -291,8 +291,7 @@ impl Engine {
     /// Ranks the pods for want of memory as an evaluation on this snapshot would, the first to go first.
     /// Nothing is decided or remembered by it.
     pub fn rank_ahead(&mut self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
-        let joined = snapshot.joined(&self.pods, &mut self.joined);
-        let measure = Measure::of(Signal::MemoryAvailable, DiskLayout::default());
-        rank(measure, &self.pods, snapshot, joined, ranked);
+        let (signal, layout) = (Signal::MemoryAvailable, DiskLayout::default());
+        rank_for(signal, layout, &self.pods, snapshot, &mut self.joined, ranked);
     }
 }

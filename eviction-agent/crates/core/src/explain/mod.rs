@@ -9,12 +9,14 @@ mod candidates;
 mod evaluation;
 mod oom;
 mod pod;
+mod ranking;
 mod signals;
 #[cfg(test)]
 mod tests;
 mod text;
 
 use evaluation::TextPage;
+pub use ranking::{explain_rank, verdict};
 pub use text::Style;
 use text::Tone;
 

@@ -11,11 +11,14 @@ mod tests;
 mod usage;
 
 use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
 
 use serde::Serialize;
 pub(crate) use usage::Measure;
 
+use super::disk_layout::DiskLayout;
 use super::pods::{PodSet, RankFacts};
+use super::signal::Signal;
 use super::snapshot::{NO_STATS, PodStats, Snapshot};
 use super::work::step;
 use crate::pods::EvictionOrder;
@@ -123,6 +126,18 @@ pub(crate) fn rank(
     } else {
         ranked.sort_unstable_by_key(Candidate::key);
     }
+}
+
+/// The same for a threshold of this signal, whoever asks. `scratch` is room for the places of statistics.
+pub(crate) fn rank_for(
+    signal: Signal,
+    layout: DiskLayout,
+    pods: &Arc<PodSet>,
+    snapshot: &Snapshot,
+    scratch: &mut Vec<u32>,
+    ranked: &mut Vec<Candidate>,
+) {
+    rank(Measure::of(signal, layout), pods, snapshot, snapshot.joined(pods, scratch), ranked);
 }
 
 /// The order of candidates, which is that of their keys. Where an excess is beyond what a key

@@ -7,6 +7,7 @@
 mod candidate;
 mod eviction;
 mod margin;
+mod ranking;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::collections::BTreeSet;
 pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
 pub use eviction::{EvictionRecord, InFlightPhase, InFlightRecord, ReleaseRecord, SizingRecord};
 pub use margin::{MarginRecord, NearestRecord};
+pub use ranking::{PodSample, RankingRecord};
 use serde::Serialize;
 pub use signal::{
     ConditionRecord, DeficitRecord, GrowthRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord,

@@ -1,0 +1,115 @@
+//! Why a pod has its rank now, and what would change it.
+
+use super::candidates::{excess_text, margin_changes, protection_notes, ranks_before};
+use super::text::{amount, pod, quantity};
+use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
+
+/// Sentences about the pod at a place in the ranking, the heading first.
+pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
+    let resource = ranking.signal.resource();
+    let (candidates, ranks) = (&ranking.candidates, ranking.ranks().collect::<Vec<_>>());
+    let Some(own) = candidates.get(place) else { return Vec::new() };
+    let (name, signal) = (pod(&own.pod), ranking.signal);
+    let of = ranks.iter().flatten().count();
+    let mut lines = vec![match (ranks.get(place).copied().flatten(), &own.skipped_reason) {
+        (Some(1), _) => format!("{name} is evicted first for {signal}: rank 1 of {of}"),
+        (Some(rank), _) => format!("{name} has rank {rank} of {of} for {signal}"),
+        (None, Some(why)) => format!("{name} is not evicted for {signal}: {why}"),
+        (None, None) => format!("{name} is not evicted for {signal}"),
+    }];
+    let used = own.usage.map_or_else(|| "an unknown amount".to_owned(), |usage| amount(resource, usage));
+    let request = own.request.as_deref().map(|text| format!(" and requests {}", quantity(resource, text)));
+    let excess = own.excess.map(|_| format!(": {}", excess_text(resource, own)));
+    lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
+    let has_rank = |at: &usize| ranks.get(*at).copied().flatten().is_some();
+    if has_rank(&place) {
+        let before = (0..place).rev().find(has_rank).and_then(|at| candidates.get(at));
+        let after = (place + 1..candidates.len()).find(has_rank).and_then(|at| candidates.get(at));
+        lines.extend(
+            before.map(|it| format!("{} goes before it: {}", pod(&it.pod), ranks_before(resource, it, own))),
+        );
+        lines.extend(
+            after.map(|it| format!("goes before {}: {}", pod(&it.pod), ranks_before(resource, own, it))),
+        );
+    }
+    lines.extend(change(ranking, own));
+    lines.extend(own.too_young.map(|age| format!("started {age} ago and has no sample yet")));
+    lines.extend(protection_notes(own));
+    lines
+}
+
+/// The smallest change that would turn the order around.
+fn change(ranking: &RankingRecord, own: &CandidateRecord) -> Option<String> {
+    let margin = own.margin?;
+    let rival = pod(&ranking.candidates.get(margin.against)?.pod);
+    let is_first = own.result == CandidateOutcome::Evicted;
+    let Some(changes) = margin_changes(ranking.signal.resource(), own) else {
+        let side = if is_first { "before" } else { "behind" };
+        return Some(format!("stays {side} {rival} whatever it uses or requests"));
+    };
+    Some(match (is_first, margin.sized) {
+        (true, false) => format!("would stay, and {rival} would be evicted, with {changes}"),
+        (false, false) => format!("would be evicted in place of {rival} with {changes}"),
+        (true, true) => format!("would rank behind {rival} with {changes}"),
+        (false, true) => format!("would rank before {rival} with {changes}"),
+    })
+}
+
+/// What becomes of a pod if a threshold is met now, in a few words for a column.
+pub fn verdict(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
+    let resource = ranking.signal.resource();
+    match candidate.result {
+        CandidateOutcome::Evicted => "evicted next".to_owned(),
+        CandidateOutcome::Terminating | CandidateOutcome::GraceShortened => "terminating".to_owned(),
+        CandidateOutcome::FailedLately => "last eviction failed".to_owned(),
+        CandidateOutcome::Protected | CandidateOutcome::Critical => {
+            format!("never: {}", candidate.skipped_reason.as_deref().unwrap_or("critical"))
+        }
+        CandidateOutcome::NotReached | CandidateOutcome::Skipped if candidate.critical => {
+            "never: critical".to_owned()
+        }
+        CandidateOutcome::NotReached | CandidateOutcome::Skipped => {
+            match candidate.margin.map(|margin| (margin.usage, margin.priority)) {
+                Some((Some(usage), _)) => format!("needs +{}", amount(resource, usage)),
+                Some((None, Some(by))) => {
+                    format!("needs priority {}", i64::from(candidate.priority).saturating_add(by))
+                }
+                Some((None, None)) | None => String::new(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_layout::DiskLayout;
+    use crate::fixture::{at, memory_of, node, pod, set, snapshot};
+    use crate::pod::Pod;
+    use crate::record::PodSample;
+    use crate::signal::Signal;
+
+    fn explained() -> Vec<String> {
+        let critical = Pod { priority: Some(2_000_000_000), ..pod("d", "1Mi") };
+        let pods = set(vec![
+            pod("a", "10Mi"),
+            Pod { priority: Some(5), ..pod("b", "10Mi") },
+            critical,
+            pod("c", "1Gi"),
+        ]);
+        let used = [("a", 300), ("b", 500), ("d", 9), ("c", 600)].map(|(uid, mi)| memory_of(uid, mi << 20));
+        let (snapshot, layout) = (snapshot(node(50, 1000, at(0)), &used), DiskLayout::default());
+        let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
+        let ranking = sample.ranking(Signal::MemoryAvailable);
+        let text = |place: usize| {
+            let verdict = verdict(&ranking, &ranking.candidates[place]);
+            format!("{}\n[{verdict}]\n", explain_rank(&ranking, place).join("\n"))
+        };
+        (0..4).map(text).collect()
+    }
+
+    #[test]
+    fn a_rank_is_explained_with_what_would_change_it() {
+        insta::assert_snapshot!(explained().join("\n"));
+    }
+}

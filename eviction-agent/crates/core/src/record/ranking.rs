@@ -1,0 +1,229 @@
+//! The order in which pods would be evicted if a threshold was met now.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::decision::{Action, Decision, DecisionKind, Evaluation};
+use crate::disk_layout::DiskLayout;
+use crate::eviction::{Cause, EvaluationEnd, Eviction};
+use crate::in_flight::InFlightEviction;
+use crate::observation::Observations;
+use crate::pods::{EvictionOrder, KnownPod, PodSet};
+use crate::policy::Threshold;
+use crate::protection::{Refusal, RefusedPod};
+use crate::rank::{Candidate, rank_for};
+use crate::record::{CandidateOutcome, CandidateRecord};
+use crate::signal::{Signal, SignalSet};
+use crate::signal_filter::SignalContext;
+use crate::snapshot::Snapshot;
+use crate::threshold::Thresholds;
+use crate::time::Timestamp;
+use crate::units::{GoDuration, Quantity, ThresholdValue};
+
+/// A sample of all pods, with what else their order depends on.
+#[derive(Clone, Debug)]
+pub struct PodSample {
+    /// When it was taken.
+    pub at: Timestamp,
+    /// The active pods.
+    pub pods: Arc<PodSet>,
+    /// What they use.
+    pub snapshot: Arc<Snapshot>,
+    /// How the file systems are laid out.
+    pub layout: DiskLayout,
+    /// Evictions in flight: their pods are not evicted again.
+    pub in_flight: Vec<InFlightEviction>,
+    /// Evictions are sized by what each pod frees.
+    pub sized: bool,
+}
+
+/// The pods in the order in which they would be evicted if a hard threshold was met now. Rate limits,
+/// cool-downs and PodDisruptionBudgets, which change from one evaluation to the next, do not count.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankingRecord {
+    /// For a threshold of which signal.
+    pub signal: Signal,
+    /// As of which sample.
+    pub at: Timestamp,
+    /// The pods, the first to be evicted first. Its result is [`CandidateOutcome::Evicted`] for the first
+    /// that may be.
+    pub candidates: Vec<CandidateRecord>,
+}
+
+impl PodSample {
+    /// The pods in the order of eviction.
+    pub fn ranked(&self, signal: Signal) -> Vec<Candidate> {
+        let mut ranked = Vec::new();
+        rank_for(signal, self.layout, &self.pods, &self.snapshot, &mut Vec::new(), &mut ranked);
+        ranked
+    }
+
+    /// The same with the reasons.
+    pub fn ranking(&self, signal: Signal) -> RankingRecord {
+        let Self { at, pods, snapshot, layout, in_flight, sized } = self;
+        let ranked = self.ranked(signal);
+        let refused_pods: Vec<_> = ranked
+            .iter()
+            .filter_map(|it| Some(RefusedPod { pod: it.pod, why: refusal(pods.get(it.pod)?)? }))
+            .collect();
+        let may_go = |place: u32| {
+            let known = pods.get(place)?;
+            let is_in_flight = in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
+            (!known.critical && !is_in_flight && refusal(known).is_none()).then_some(place)
+        };
+        let first = ranked.iter().find_map(|candidate| may_go(candidate.pod));
+        let evict = |pod| {
+            let cause = Cause::Threshold { threshold: 0 };
+            Action::Evict(Eviction { pod, grace_period_seconds: 0, cause, ignores_budget: false })
+        };
+        // The record of an evaluation of a single threshold, which is met.
+        let threshold = Threshold {
+            signal,
+            value: ThresholdValue::Quantity(Quantity::ZERO),
+            grace_period: GoDuration::ZERO,
+            min_reclaim: None,
+        };
+        let evaluation = Evaluation {
+            end: EvaluationEnd::Evicted,
+            observations: Observations::default(),
+            context: SignalContext::default(),
+            met: Vec::new(),
+            driving: Some(0),
+            observations_after_reclaim: None,
+            ranked,
+            critical_pods: Vec::new(),
+            refused_pods,
+            in_flight: in_flight.clone(),
+            deficits: Vec::new(),
+            unknown_volumes: 0,
+            layout: *layout,
+            thresholds: Arc::clone(Thresholds::new(&[threshold]).all()),
+            visible: Arc::from([0]),
+            pods: Arc::clone(pods),
+            snapshot: Arc::clone(snapshot),
+        };
+        let decision = Decision {
+            at: *at,
+            actions: first.map(evict).into_iter().collect(),
+            conditions: Vec::new(),
+            transition_period: GoDuration::ZERO,
+            unavailable: SignalSet::EMPTY,
+            proposal: None,
+            kind: DecisionKind::StateUpdated,
+            ended: Vec::new(),
+        };
+        let mut candidates = CandidateRecord::all(&decision, &evaluation);
+        candidates.iter_mut().filter_map(|it| it.margin.as_mut()).for_each(|margin| margin.sized = *sized);
+        RankingRecord { signal, at: *at, candidates }
+    }
+}
+
+/// Why a pod would not be evicted even for a hard threshold, as far as its specification tells.
+fn refusal(known: &KnownPod) -> Option<Refusal> {
+    match known.protection.order {
+        EvictionOrder::Never => {
+            Some(known.protection.rule.map_or(Refusal::OptedOut, |rule| Refusal::ProtectedByRule { rule }))
+        }
+        EvictionOrder::OptedOut => Some(Refusal::OptedOut),
+        EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last => None,
+    }
+}
+
+impl CandidateRecord {
+    /// Whether its turn can come in this ranking.
+    pub fn may_be_evicted(&self) -> bool {
+        let in_turn = matches!(
+            self.result,
+            CandidateOutcome::Evicted | CandidateOutcome::Skipped | CandidateOutcome::NotReached
+        );
+        in_turn && !self.critical
+    }
+}
+
+impl RankingRecord {
+    /// By place in `candidates`, the rank among the pods that may be evicted, from 1.
+    pub fn ranks(&self) -> impl Iterator<Item = Option<usize>> {
+        let mut next = 0;
+        self.candidates.iter().map(move |candidate| {
+            candidate.may_be_evicted().then(|| {
+                next += 1;
+                next
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine;
+    use crate::fixture::{at, hard, memory_of, node, pod, policy, set, snapshot, step, victims};
+    use crate::in_flight::StartedEviction;
+    use crate::input::Event;
+    use crate::pod::{Pod, PodName};
+
+    const MI: u64 = 1 << 20;
+
+    fn sample(pods: Vec<Pod>, usage: &[(&str, u64)]) -> PodSample {
+        let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
+        let (pods, snapshot) = (set(pods), snapshot(node(50 * MI, 1 << 40, at(0)), &usage));
+        let (layout, in_flight) = (DiskLayout::default(), Vec::new());
+        PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false }
+    }
+
+    fn three_and_a_critical_one() -> PodSample {
+        let critical = Pod { priority: Some(2_000_000_000), ..pod("system", "1Mi") };
+        let pods = vec![pod("a", "10Mi"), pod("b", "10Mi"), critical, pod("c", "900Mi")];
+        sample(pods, &[("a", 30 * MI), ("b", 50 * MI), ("system", 500 * MI), ("c", 600 * MI)])
+    }
+
+    #[test]
+    fn the_first_pod_is_the_one_that_an_evaluation_evicts() {
+        let sample = three_and_a_critical_one();
+        let ranking = sample.ranking(Signal::MemoryAvailable);
+        let order: Vec<_> = ranking.candidates.iter().map(|it| &*it.pod.uid).collect();
+        assert_eq!(order, ["b", "a", "system", "c"]);
+        let ranks: Vec<_> = ranking.ranks().collect();
+        assert_eq!(ranks, [Some(1), Some(2), None, Some(3)]);
+        let mut engine = Engine::new(policy(vec![hard(Signal::MemoryAvailable, "100Mi")]));
+        step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
+        step(&mut engine, 0, Event::Pods(Arc::clone(&sample.pods)));
+        let decision = step(&mut engine, 1, Event::Sample(Arc::clone(&sample.snapshot)));
+        assert_eq!(victims(&decision)[0].0, "b");
+    }
+
+    #[test]
+    fn margins_say_what_would_change_the_order() {
+        let ranking = three_and_a_critical_one().ranking(Signal::MemoryAvailable);
+        let margin = |place: usize| ranking.candidates[place].margin.unwrap();
+        let twenty = i64::try_from(20 * MI).unwrap();
+        // Of equal ones the lower uid goes first.
+        assert_eq!(margin(0).usage, Some(-twenty));
+        assert_eq!(margin(1).usage, Some(twenty));
+        assert_eq!(ranking.candidates[2].margin, None, "a critical pod is never evicted");
+    }
+
+    #[test]
+    fn a_pod_in_flight_is_not_the_first() {
+        let mut sample = three_and_a_critical_one();
+        let started = StartedEviction {
+            pod: Arc::new(PodName::of(&pod("b", "10Mi"))),
+            signal: Signal::MemoryAvailable.name(),
+            hard: true,
+            decided_at: at(0),
+            grace_period_seconds: 30,
+            api: None,
+            killing: true,
+        };
+        sample.in_flight = vec![InFlightEviction::started(1, started)];
+        let ranking = sample.ranking(Signal::MemoryAvailable);
+        assert_eq!(ranking.candidates[0].result, CandidateOutcome::Terminating);
+        assert_eq!(ranking.candidates[1].result, CandidateOutcome::Evicted);
+    }
+
+    #[test]
+    fn nothing_ranks_where_there_is_no_pod() {
+        assert!(sample(Vec::new(), &[]).ranking(Signal::PidAvailable).candidates.is_empty());
+    }
+}

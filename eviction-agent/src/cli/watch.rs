@@ -1,0 +1,170 @@
+//! `watch`: follows the events of a running agent.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use eviction_core::time::Timestamp;
+use eviction_core::units::GoDuration;
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use super::client::SocketArgs;
+use super::output::{Ended, Out, StreamFormat, complain};
+
+/// How often the agent is asked.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Follow the events of a running agent: thresholds, evictions, OOM kills and all else that it reports
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Show the events of this time only, for example 10m [default: all that the agent still has]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    since: Option<GoDuration>,
+    /// Show events of this kind only, for example eviction_decision (repeatable)
+    #[arg(long, value_name = "EVENT")]
+    event: Vec<String>,
+    /// Show events of one pod only
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    pod: Option<String>,
+    /// End after the first event of this kind
+    #[arg(long, value_name = "EVENT")]
+    exit_on: Option<String>,
+    /// Print the events so far, and do not wait for others
+    #[arg(long)]
+    once: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
+    output: StreamFormat,
+}
+
+fn duration(text: &str) -> Result<GoDuration, String> {
+    GoDuration::parse(text).map_err(|error| error.to_string())
+}
+
+/// Runs the verb until its reader is gone, or one of the options ends it.
+pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let begin = args.since.map(|since| {
+        let since = SignedDuration::from_nanos(since.as_nanos());
+        Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN).to_string()
+    });
+    let (mut since, mut seen) = (begin.unwrap_or_else(|| "0".to_owned()), None);
+    let mut is_lost = false;
+    loop {
+        match args.socket.get(&format!("/v1/events?since={since}")) {
+            Ok(lines) => {
+                is_lost = false;
+                for line in lines.lines() {
+                    let event: Value = serde_json::from_str(line).unwrap_or_default();
+                    let seq = event["seq"].as_u64().unwrap_or_default();
+                    report_gap(seen.replace(seq), seq);
+                    since = seq.to_string();
+                    if args.wants(&event) {
+                        args.print(line, &event, out)?;
+                    }
+                    if args.exit_on.as_deref().is_some_and(|kind| event["event"] == *kind) {
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+            }
+            Err(failure) if args.once || seen.is_none() => return Err(failure.into()),
+            // The next agent counts its events anew.
+            Err(_) => {
+                if !std::mem::replace(&mut is_lost, true) {
+                    complain("warning: the agent does not answer; waiting for it\n");
+                }
+                "0".clone_into(&mut since);
+                seen = Some(0);
+            }
+        }
+        out.flush()?;
+        if args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // A closed pipe is noticed without an event, too.
+        if is_closed() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Events that the agent no longer had.
+fn report_gap(before: Option<u64>, seq: u64) {
+    let missed = before.filter(|before| *before > 0).map_or(0, |before| seq.saturating_sub(before + 1));
+    if missed > 0 {
+        complain(&format!(
+            "warning: {missed} events are missing: the agent reports faster than they are read\n"
+        ));
+    }
+}
+
+/// Whether nobody reads standard output any more.
+fn is_closed() -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+}
+
+impl WatchArgs {
+    fn wants(&self, event: &Value) -> bool {
+        let is_of_kind = self.event.is_empty() || self.event.iter().any(|kind| event["event"] == **kind);
+        let is_of_pod = self.pod.as_deref().is_none_or(|asked| match asked.split_once('/') {
+            Some((namespace, name)) => event["namespace"] == *namespace && event["pod"] == *name,
+            None => event["pod"] == *asked,
+        });
+        is_of_kind && is_of_pod
+    }
+
+    fn print(&self, line: &str, event: &Value, out: &mut Out) -> std::io::Result<()> {
+        match self.output {
+            StreamFormat::Jsonl => writeln!(out, "{line}"),
+            StreamFormat::Table => writeln!(out, "{}", text(event)),
+        }
+    }
+}
+
+/// An event as a line of text, as `run` prints it.
+pub(super) fn text(event: &Value) -> String {
+    let field = |name: &str| event[name].as_str().unwrap_or_default();
+    let at =
+        field("at").parse::<Timestamp>().map_or_else(|_| field("at").to_owned(), |at| format!("{at:.3}"));
+    // A terminal would obey a control character.
+    format!("{at} {}", field("message").replace(char::is_control, " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_chosen_by_kind_and_pod() {
+        let event = json!({"event": "oom_kill", "namespace": "shop", "pod": "img-9"});
+        let wants = |events: &[&str], pod: Option<&str>| {
+            let socket = SocketArgs::default();
+            let event_kinds = events.iter().map(|it| (*it).to_owned()).collect();
+            let pod = pod.map(str::to_owned);
+            let output = StreamFormat::Table;
+            let args =
+                WatchArgs { socket, since: None, event: event_kinds, pod, exit_on: None, once: true, output };
+            args.wants(&event)
+        };
+        assert!(
+            wants(&[], None) && wants(&["pods", "oom_kill"], Some("img-9")) && wants(&[], Some("shop/img-9"))
+        );
+        assert!(!wants(&["pods"], None) && !wants(&[], Some("web/img-9")) && !wants(&[], Some("img")));
+    }
+
+    #[test]
+    fn a_line_has_the_time_and_no_control_characters() {
+        let event = json!({"at": "2026-01-05T08:00:00.1234Z", "message": "a\u{1b}[2Jb"});
+        assert_eq!(text(&event), "2026-01-05T08:00:00.123Z a [2Jb");
+    }
+}

@@ -1,0 +1,189 @@
+//! The local API: `/v1/state`, `/v1/events` and `/v1/explain` on a Unix socket, for root or the agent's own user.
+//!
+//! It is served on the main thread, and a client can cost little there: one request for each connection,
+//! few connections at a time, so many in a second, and an end to each. The others wait in the kernel's
+//! queue.
+
+use std::convert::Infallible;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use crate::telemetry::live::{Live, NoAnswer};
+use crate::telemetry::metrics::Metrics;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 8;
+/// From one connection to the next: 200 a second.
+const PAUSE: Duration = Duration::from_millis(5);
+/// A connection lasts no longer.
+const LONGEST: Duration = Duration::from_secs(5);
+/// A request's line and headers; the body is never read.
+const REQUEST_BYTES: usize = 8192;
+
+/// A listening socket, whose file is removed with it.
+#[derive(Debug)]
+pub(crate) struct LocalSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Of the file, which another agent may have replaced.
+    inode: u64,
+}
+
+impl LocalSocket {
+    /// Listens at this path, in place of an agent that is gone. Only the agent's user can connect (mode 0600).
+    ///
+    /// # Errors
+    /// If another agent listens there, or the file cannot be made.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+        }
+        // What is there may be replaced only if it is the socket of an agent that is gone.
+        if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket"));
+        }
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        // Nobody can connect between its creation and the change of its mode: it has another name until then.
+        let new = path.with_extension("new");
+        drop(std::fs::remove_file(&new));
+        let listener = UnixListener::bind(&new)?;
+        std::fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+        std::fs::rename(&new, path)?;
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        Ok(Self { listener, path: path.to_owned(), inode })
+    }
+
+    /// Serves until dropped.
+    pub(crate) async fn serve(self, live: Live, metrics: Arc<Metrics>) {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            tokio::time::sleep(PAUSE).await;
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) if may_ask(&stream) => stream,
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection to the local API");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let (live, metrics) = (live.clone(), Arc::clone(&metrics));
+            tokio::spawn(async move {
+                let _slot = slot;
+                let service = service_fn(move |request| {
+                    let response = answer(&request, &live, &metrics);
+                    async move { Ok::<_, Infallible>(response) }
+                });
+                let served = hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(LONGEST)
+                    .max_buf_size(REQUEST_BYTES)
+                    .keep_alive(false)
+                    .serve_connection(TokioIo::new(stream), service);
+                match tokio::time::timeout(LONGEST, served).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(%error, "serving the local API"),
+                    Err(_elapsed) => tracing::debug!("a connection to the local API took too long"),
+                }
+            });
+        }
+    }
+}
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Root and the agent's own user, whatever the mode of the file became.
+fn may_ask(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
+}
+
+fn answer(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let value = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+    };
+    match request.uri().path() {
+        "/v1/state" => json(live.state(metrics)),
+        "/v1/events" => events(live, value("since").unwrap_or("0")),
+        "/v1/explain" => {
+            let Some(signal) = value("signal").map_or(Some(Signal::MemoryAvailable), Signal::from_name)
+            else {
+                return refuse(StatusCode::BAD_REQUEST, "signal: no such eviction signal");
+            };
+            explain(live, value("pod"), signal)
+        }
+        _ => refuse(StatusCode::NOT_FOUND, "/v1/state, /v1/events and /v1/explain are here"),
+    }
+}
+
+fn events(live: &Live, since: &str) -> Response<Full<Bytes>> {
+    let lines = match (since.parse::<u64>(), since.parse::<Timestamp>()) {
+        (Ok(seq), _) => live.events_after(seq),
+        (_, Ok(at)) => live.events_since(at),
+        _ => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "since: must be a number or a time such as 2026-01-02T03:04:05Z",
+            );
+        }
+    };
+    let mut response = json(Bytes::from(lines));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
+    response
+}
+
+fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Bytes>> {
+    match live.explain(pod, signal) {
+        Ok(explanation) => json(Bytes::from(serde_json::to_vec(&explanation).unwrap_or_default())),
+        Err(NoAnswer::NotYet) => refuse(StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet"),
+        Err(NoAnswer::NoSuchPod(None)) => refuse(StatusCode::NOT_FOUND, "there is no pod"),
+        Err(NoAnswer::NoSuchPod(Some(nearest))) => {
+            refuse(StatusCode::NOT_FOUND, &format!("no such pod; the nearest is {nearest}"))
+        }
+    }
+}
+
+fn json(body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn refuse(status: StatusCode, error: &str) -> Response<Full<Bytes>> {
+    let mut response = json(Bytes::from(format!("{}\n", serde_json::json!({"error": error}))));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! What the local API answers from: the last sample of the pods, the last events, and the metrics.
+//!
+//! The exporter writes it and the server of the local API reads it, both on the main thread. The control
+//! loop knows nothing of it. Rankings and texts are made when somebody asks.
+
+mod events;
+pub mod state;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use events::EventRing;
+use eviction_core::explain::explain_rank;
+use eviction_core::pod::PodName;
+use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, RankingRecord};
+use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
+use eviction_node::clock::{Clock, mono_ns};
+use serde::Serialize;
+
+use crate::telemetry::event_log::Started;
+use crate::telemetry::metrics::{Metrics, PodLabels};
+
+/// An answer is made anew after so long: whoever asks more often gets the same bytes.
+const CACHED_NS: u64 = 250_000_000;
+
+/// A rate of growth is measured over up to twice this time.
+const RATE_OVER_NS: i128 = 5_000_000_000;
+
+/// Shared by the exporter and the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Live(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    node: Option<String>,
+    started: Option<Started>,
+    events: EventRing,
+    /// The newest sample, and two older ones for rates of growth.
+    samples: [Option<Arc<PodSample>>; 3],
+    /// Part of the time that the tasks of a pod were in direct reclaim.
+    stalls: BTreeMap<PodLabels, f64>,
+    met: Vec<MetSince>,
+    /// The last answer with the state, and when it was made.
+    cached: Option<(u64, Bytes)>,
+}
+
+/// A threshold that is met.
+#[derive(Clone, Debug)]
+struct MetSince {
+    signal: &'static str,
+    is_hard: bool,
+    since: Timestamp,
+    grace_seconds: f64,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// No sample of pods was taken yet.
+    NotYet,
+    /// There is no such pod; the nearest name.
+    NoSuchPod(Option<String>),
+}
+
+/// The answer of `/v1/explain`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    signal: Signal,
+    at: Timestamp,
+    /// Its rank among the pods that may be evicted, from 1.
+    rank: Option<usize>,
+    pods: usize,
+    /// Sentences, the heading first.
+    lines: Vec<String>,
+    candidate: CandidateRecord,
+}
+
+impl Live {
+    pub(crate) fn new(node: Option<String>) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            clock: Clock::start(),
+            node,
+            started: None,
+            events: EventRing::default(),
+            samples: [None, None, None],
+            stalls: BTreeMap::new(),
+            met: Vec::new(),
+            cached: None,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn started(&self, started: &Started) {
+        self.lock().started = Some(started.clone());
+    }
+
+    /// Keeps an event line, which is a JSON object.
+    pub(crate) fn event(&self, at: Timestamp, json: &str) {
+        self.lock().events.push(at, json);
+    }
+
+    pub(crate) fn pods(&self, sample: PodSample) {
+        let mut inner = self.lock();
+        let [now, middle, _] = &mut inner.samples;
+        let age = |than: &Arc<PodSample>| sample.at.as_nanosecond() - than.at.as_nanosecond();
+        let is_due = middle.as_ref().is_none_or(|middle| !(0..RATE_OVER_NS).contains(&age(middle)));
+        let before = now.replace(Arc::new(sample));
+        if is_due {
+            inner.samples[2] = inner.samples[1].take();
+            inner.samples[1] = before;
+        }
+    }
+
+    pub(crate) fn stalls(&self, stalls: BTreeMap<PodLabels, f64>) {
+        self.lock().stalls = stalls;
+    }
+
+    /// Notes which thresholds are met.
+    pub(crate) fn thresholds(&self, evaluation: &EvaluationRecord) {
+        let met = evaluation.thresholds.iter().filter_map(|threshold| {
+            let since = threshold.met?.first_seen;
+            let (signal, is_hard) = (threshold.signal.name(), threshold.is_hard());
+            #[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
+            let grace_seconds = threshold.grace_period.as_nanos() as f64 / 1e9;
+            Some(MetSince { signal, is_hard, since, grace_seconds })
+        });
+        self.lock().met = met.collect();
+    }
+
+    /// The state as JSON.
+    pub(crate) fn state(&self, metrics: &Metrics) -> Bytes {
+        let (mut inner, now) = (self.lock(), mono_ns());
+        if let Some((made, bytes)) = &inner.cached
+            && now.saturating_sub(*made) < CACHED_NS
+        {
+            return bytes.clone();
+        }
+        let bytes = Bytes::from(serde_json::to_vec(&inner.state(metrics)).unwrap_or_default());
+        inner.cached = Some((now, bytes.clone()));
+        bytes
+    }
+
+    /// The event lines after this one, as JSON lines with their number in `seq`.
+    pub(crate) fn events_after(&self, seq: u64) -> String {
+        self.lock().events.after(seq)
+    }
+
+    /// The event lines from this time on.
+    pub(crate) fn events_since(&self, at: Timestamp) -> String {
+        self.lock().events.since(at)
+    }
+
+    /// Why this pod, or else the first one, has its rank. `pod` is `namespace/name` or a name.
+    pub(crate) fn explain(&self, pod: Option<&str>, signal: Signal) -> Result<Explanation, NoAnswer> {
+        let (sample, clock) = {
+            let inner = self.lock();
+            (inner.samples[0].clone().ok_or(NoAnswer::NotYet)?, inner.clock)
+        };
+        let ranking = sample.ranking(signal);
+        let ranks: Vec<_> = ranking.ranks().collect();
+        let place = match pod {
+            Some(asked) => ranking.candidates.iter().position(|it| is_named(&it.pod, asked)),
+            None => (!ranking.candidates.is_empty())
+                .then(|| ranks.iter().position(|it| *it == Some(1)).unwrap_or(0)),
+        };
+        let Some(place) = place else { return Err(NoAnswer::NoSuchPod(nearest(&ranking, pod))) };
+        Ok(Explanation {
+            signal,
+            at: clock.shown(ranking.at),
+            rank: ranks[place],
+            pods: ranks.iter().flatten().count(),
+            lines: explain_rank(&ranking, place),
+            candidate: ranking.candidates[place].clone(),
+        })
+    }
+}
+
+/// With a namespace both must fit, without one the name alone.
+fn is_named(pod: &PodName, asked: &str) -> bool {
+    match asked.split_once('/') {
+        Some((namespace, name)) => *pod.namespace == *namespace && *pod.name == *name,
+        None => *pod.name == *asked,
+    }
+}
+
+fn nearest(ranking: &RankingRecord, asked: Option<&str>) -> Option<String> {
+    let names = ranking.candidates.iter().map(|it| format!("{}/{}", it.pod.namespace, it.pod.name));
+    let likeness = |name: &String| {
+        let bare = name.split_once('/').map_or(&**name, |(_, bare)| bare);
+        asked.map_or(0.0, |asked| strsim::jaro_winkler(asked, if asked.contains('/') { name } else { bare }))
+    };
+    names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

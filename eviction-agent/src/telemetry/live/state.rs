@@ -1,0 +1,300 @@
+//! The answer of `/v1/state`: the node, its signals and thresholds, and the pods in the order of eviction.
+
+use eviction_core::explain::verdict;
+use eviction_core::pods::{KnownPod, memory_limit};
+use eviction_core::reading::Reading;
+use eviction_core::record::{CandidateRecord, PodSample};
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::snapshot::PodStats;
+use eviction_core::time::Timestamp;
+use eviction_node::proc::pressure::parse_pressure;
+use serde::{Deserialize, Serialize};
+
+use super::Inner;
+use crate::telemetry::metrics::{Metrics, PodLabels, SignalLabels, ThresholdLabels};
+
+/// It rises when a field is renamed, removed or changes its meaning.
+pub const STATE_VERSION: u32 = 1;
+
+/// So many pods are listed, the first to be evicted first.
+const LISTED: usize = 1000;
+
+/// The node and its pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct NodeState {
+    pub schema_version: u32,
+    pub at: Timestamp,
+    pub version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    pub action: String,
+    pub dry_run: String,
+    pub profile: String,
+    pub signals: Vec<SignalState>,
+    /// The agent's node conditions that are true.
+    pub conditions: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_pressure: Option<MemoryPressure>,
+    /// When the pods were sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pods_at: Option<Timestamp>,
+    pub pods: Vec<PodState>,
+    pub pods_omitted: usize,
+    /// The number of the newest event line.
+    pub last_event: u64,
+}
+
+/// A signal of the node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct SignalState {
+    pub signal: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<i64>,
+    pub thresholds: Vec<ThresholdState>,
+}
+
+/// A threshold of the agent, or of the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct ThresholdState {
+    pub threshold: String,
+    pub source: String,
+    pub value: i64,
+    pub met: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<f64>,
+    /// Absent while the signal does not fall.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta_seconds: Option<f64>,
+}
+
+/// Part of the last ten seconds, in percent, in which tasks waited for memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct MemoryPressure {
+    pub some_avg10: f64,
+    pub full_avg10: f64,
+}
+
+/// A pod. Amounts are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct PodState {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
+    pub namespace: String,
+    pub pod: String,
+    pub pod_uid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    pub qos: String,
+    pub priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<i64>,
+    pub request: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over_request: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_stall_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_eta_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_usage: Option<u64>,
+    pub verdict: String,
+    pub containers: Vec<ContainerState>,
+}
+
+/// A container. Amounts are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
+pub struct ContainerState {
+    pub container: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_usage: Option<u64>,
+}
+
+impl Inner {
+    pub(super) fn state(&self, metrics: &Metrics) -> NodeState {
+        let sample = self.samples[0].as_deref();
+        let (pods, pods_omitted) = sample.map_or_else(Default::default, |sample| self.pod_states(sample));
+        let started = self.started.as_ref();
+        let text = |of: Option<&str>| of.unwrap_or_default().to_owned();
+        let conditions = metrics.node_condition.series().into_iter();
+        NodeState {
+            schema_version: STATE_VERSION,
+            at: self.clock.shown(self.clock.now().wall),
+            version: text(started.map(|started| started.version)),
+            node: self.node.clone(),
+            action: text(started.map(|started| started.action)),
+            dry_run: text(started.map(|started| started.dry_run)),
+            profile: text(started.map(|started| started.profile)),
+            signals: Signal::ALL
+                .into_iter()
+                .filter_map(|signal| self.signal_state(signal, metrics))
+                .collect(),
+            conditions: conditions
+                .filter(|(_, holds)| holds.get() == 1)
+                .map(|(labels, _)| labels.condition.to_owned())
+                .collect(),
+            memory_pressure: memory_pressure(),
+            pods_at: sample.map(|sample| self.clock.shown(sample.at)),
+            pods,
+            pods_omitted,
+            last_event: self.events.last(),
+        }
+    }
+
+    /// Nothing of a signal that was never known and has no threshold.
+    fn signal_state(&self, signal: Signal, metrics: &Metrics) -> Option<SignalState> {
+        let (available, capacity, values) = match signal.resource() {
+            Resource::Memory | Resource::EphemeralStorage => {
+                (&metrics.signal_available_bytes, &metrics.signal_capacity_bytes, &metrics.threshold_bytes)
+            }
+            Resource::Inodes => {
+                (&metrics.signal_available_inodes, &metrics.signal_capacity_inodes, &metrics.threshold_inodes)
+            }
+            Resource::Pids => {
+                (&metrics.signal_available_pids, &metrics.signal_capacity_pids, &metrics.threshold_pids)
+            }
+        };
+        let labels = SignalLabels { eviction_signal: signal.name() };
+        let values = values.series().into_iter();
+        let thresholds =
+            values.filter(|(it, _)| it.eviction_signal == signal.name()).filter_map(|(it, value)| {
+                let labels = ThresholdLabels { eviction_signal: it.eviction_signal, threshold: it.threshold };
+                let is_ours = it.source == "agent";
+                let is_met = || metrics.threshold_met.find(&labels).and_then(|met| met.get()) == Some(1);
+                let eta = || {
+                    metrics
+                        .threshold_eta
+                        .find(&labels)
+                        .and_then(|eta| eta.get())
+                        .filter(|eta| eta.is_finite())
+                };
+                let met = is_ours && is_met();
+                let since = self
+                    .met
+                    .iter()
+                    .find(|met| met.signal == signal.name() && met.is_hard == (it.threshold == "hard"));
+                let since = since.filter(|_| met);
+                let now = self.clock.now().wall;
+                let seconds = |since: Timestamp| now.duration_since(since).as_secs_f64();
+                Some(ThresholdState {
+                    threshold: it.threshold.to_owned(),
+                    source: it.source.to_owned(),
+                    value: value.get()?,
+                    met,
+                    met_seconds: since.map(|met| seconds(met.since)),
+                    grace_seconds: since.map(|met| met.grace_seconds),
+                    eta_seconds: if is_ours { eta() } else { None },
+                })
+            });
+        let known = |family: &crate::telemetry::metrics::Family<
+            _,
+            crate::telemetry::metrics::OptionalGauge,
+        >| { family.find(&labels)?.get() };
+        let state = SignalState {
+            signal: signal.name().to_owned(),
+            available: known(available),
+            capacity: known(capacity),
+            thresholds: thresholds.collect(),
+        };
+        (state.available.is_some() || !state.thresholds.is_empty()).then_some(state)
+    }
+
+    /// The pods in the order of eviction, and how many are left out.
+    fn pod_states(&self, sample: &PodSample) -> (Vec<PodState>, usize) {
+        let ranking = sample.ranking(Signal::MemoryAvailable);
+        let ranked = ranking.candidates.iter().zip(ranking.ranks());
+        let states = ranked.take(LISTED).filter_map(|(candidate, rank)| {
+            let known = sample.pods.get(sample.pods.index_of(&candidate.pod.uid)?)?;
+            let state = self.pod_state(sample, candidate, known);
+            Some(PodState { rank, verdict: verdict(&ranking, candidate), ..state })
+        });
+        (states.collect(), ranking.candidates.len().saturating_sub(LISTED))
+    }
+
+    fn pod_state(&self, sample: &PodSample, candidate: &CandidateRecord, known: &KnownPod) -> PodState {
+        let (pod, stats) = (&known.pod, stats_of(sample, &known.pod.uid));
+        let limit = memory_limit(pod, known.gates).map(|limit| limit.value());
+        let usage = candidate.usage;
+        let per_second = self.growth(sample, &pod.uid, usage);
+        let left = limit.zip(usage).map(|(limit, usage)| limit.saturating_sub(usage).max(0));
+        let eta = left.zip(per_second.filter(|rate| *rate > 0.0));
+        let labels = PodLabels { namespace: pod.namespace.to_string(), pod: pod.name.to_string() };
+        let containers = stats.into_iter().flat_map(PodStats::containers).map(|container| {
+            let values = container.values();
+            ContainerState {
+                container: container.name().to_owned(),
+                usage: values.memory_working_set,
+                disk_usage: sum([values.rootfs_used, values.logs_used]),
+            }
+        });
+        let containers: Vec<_> = containers.collect();
+        let volumes = stats.into_iter().flat_map(PodStats::volumes).map(|volume| volume.values().used);
+        PodState {
+            owner: pod.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)),
+            qos: if pod.qos_class.is_empty() && known.best_effort { "BestEffort" } else { &pod.qos_class }
+                .to_owned(),
+            priority: candidate.priority,
+            usage,
+            request: known.request(Resource::Memory).value(),
+            limit,
+            over_request: candidate.excess,
+            usage_per_second: per_second,
+            reclaim_stall_ratio: self.stalls.get(&labels).copied(),
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            limit_eta_seconds: eta.map(|(left, rate)| left as f64 / rate),
+            disk_usage: sum(containers.iter().map(|it| it.disk_usage).chain(volumes)),
+            containers,
+            namespace: labels.namespace,
+            pod: labels.pod,
+            pod_uid: pod.uid.to_string(),
+            ..PodState::default()
+        }
+    }
+
+    /// How fast the memory of a pod grows, in bytes per second.
+    fn growth(&self, sample: &PodSample, uid: &str, usage: Option<i64>) -> Option<f64> {
+        let older = self.samples[2].as_ref().or(self.samples[1].as_ref())?;
+        let before = stats_of(older, uid)?.values().memory_working_set?;
+        let seconds = sample.at.duration_since(older.at).as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let grown = (i128::from(usage?) - i128::from(before)) as f64;
+        (seconds > 0.0).then_some(grown / seconds)
+    }
+}
+
+fn stats_of<'a>(sample: &'a PodSample, uid: &str) -> Option<PodStats<'a>> {
+    let place = sample.pods.index_of(uid)?;
+    let at = *sample.snapshot.joined(&sample.pods, &mut Vec::new()).get(place as usize)?;
+    sample.snapshot.pod(at)
+}
+
+/// The sum of what is known; nothing if nothing is.
+fn sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    values.into_iter().flatten().reduce(u64::saturating_add)
+}
+
+fn memory_pressure() -> Option<MemoryPressure> {
+    let text = std::fs::read("/proc/pressure/memory").ok()?;
+    let pressure = parse_pressure(&text);
+    #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]
+    let percent = |share: Reading<u64>| share.known().map(|share| share as f64 / 100.0);
+    Some(MemoryPressure {
+        some_avg10: percent(pressure.some.avg10)?,
+        full_avg10: percent(pressure.full.avg10).unwrap_or_default(),
+    })
+}

@@ -1,0 +1,122 @@
+use eviction_core::disk_layout::DiskLayout;
+use eviction_core::fixture::{at, container, limits, memory_of, pod, set, snapshot};
+use eviction_core::pod::{Pod, Resources};
+use eviction_core::snapshot::NodeStats;
+
+use super::*;
+use crate::telemetry::live::state::{NodeState, PodState};
+
+const MI: u64 = 1 << 20;
+
+/// Of pods with these names, namespace `default`, usages in Mi and requests.
+pub(crate) fn sample_of(seconds: i64, pods: &[(&str, u64, &str)]) -> PodSample {
+    let usage: Vec<_> = pods.iter().map(|(name, used, _)| memory_of(name, used * MI)).collect();
+    let snapshot = snapshot(NodeStats::default(), &usage);
+    let limited = |memory: &str| Resources { limits: limits(&[("memory", "500Mi")]).limits, ..of(memory) };
+    let pods = pods.iter().map(|(name, _, request)| Pod {
+        containers: vec![container("main", limited(request))],
+        ..pod(name, request)
+    });
+    let (layout, in_flight) = (DiskLayout::default(), Vec::new());
+    PodSample { at: at(seconds), pods: set(pods.collect()), snapshot, layout, in_flight, sized: false }
+}
+
+fn of(memory: &str) -> Resources {
+    eviction_core::fixture::requests(&[("memory", memory)])
+}
+
+fn state(live: &Live, metrics: &Metrics) -> NodeState {
+    live.lock().cached = None;
+    serde_json::from_slice(&live.state(metrics)).unwrap()
+}
+
+#[test]
+fn pods_are_in_the_order_of_eviction_with_the_growth_of_some_seconds() {
+    let (live, metrics) = (Live::new(Some("worker-1".to_owned())), Metrics::new("0", "0"));
+    assert_eq!(state(&live, &metrics).pods_at, None);
+    live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    assert_eq!(state(&live, &metrics).pods[0].usage_per_second, None, "one sample shows no growth");
+    for second in 1..=12 {
+        let used = 100 + 20 * u64::try_from(second).unwrap();
+        live.pods(sample_of(second, &[("a", used, "10Mi"), ("b", 200, "10Mi"), ("c", 5, "9Mi")]));
+    }
+    let state = state(&live, &metrics);
+    let names: Vec<_> = state.pods.iter().map(|pod| (&*pod.pod, pod.rank)).collect();
+    assert_eq!(names, [("pod-a", Some(1)), ("pod-b", Some(2)), ("pod-c", Some(3))]);
+    let PodState { usage_per_second, limit_eta_seconds, over_request, verdict, .. } = &state.pods[0];
+    let grows = 20.0 * 1024.0 * 1024.0;
+    assert!((usage_per_second.unwrap() - grows).abs() < 1.0, "{usage_per_second:?}");
+    assert!((limit_eta_seconds.unwrap() - 8.0).abs() < 0.01, "340 of 500 Mi: {limit_eta_seconds:?}");
+    assert_eq!((*over_request, &**verdict), (Some(330 << 20), "evicted next"));
+    assert_eq!((state.pods[1].usage_per_second, state.pods[1].limit_eta_seconds), (Some(0.0), None));
+    assert_eq!(state.pods[1].verdict, "needs +140Mi and more".split(" and").next().unwrap());
+    assert_eq!(state.node.as_deref(), Some("worker-1"));
+}
+
+#[test]
+fn only_so_many_pods_are_listed() {
+    let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
+    let names: Vec<String> = (0..1200).map(|number| format!("{number:04}")).collect();
+    let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
+    live.pods(sample_of(0, &pods));
+    let state = state(&live, &metrics);
+    assert_eq!((state.pods.len(), state.pods_omitted), (1000, 200));
+}
+
+#[test]
+fn a_state_is_made_once_for_all_who_ask_at_a_time() {
+    let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
+    let first = live.state(&metrics);
+    live.pods(sample_of(0, &[("a", 1, "1Mi")]));
+    let second = live.state(&metrics);
+    assert_eq!(first.as_ptr(), second.as_ptr());
+}
+
+#[test]
+fn a_pod_is_explained_by_its_name_and_the_first_one_without() {
+    let live = Live::new(None);
+    let explain = |pod| live.explain(pod, Signal::MemoryAvailable);
+    assert_eq!(explain(None).unwrap_err(), NoAnswer::NotYet);
+    live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    assert_eq!(
+        explain(None).unwrap().lines[0],
+        "default/pod-b is evicted first for memory.available: rank 1 of 2"
+    );
+    for name in ["pod-a", "default/pod-a"] {
+        let explanation = explain(Some(name)).unwrap();
+        assert_eq!((explanation.rank, explanation.pods), (Some(2), 2));
+        assert!(
+            explanation.lines.iter().any(|line| line.contains("100Mi more used")),
+            "{:?}",
+            explanation.lines
+        );
+    }
+    let nearest = NoAnswer::NoSuchPod(Some("default/pod-a".to_owned()));
+    assert_eq!(explain(Some("shop/pod-aa")).unwrap_err(), nearest);
+}
+
+#[test]
+fn thresholds_are_those_of_the_metrics() {
+    use crate::telemetry::metrics::{OptionalGauge, SignalLabels, ThresholdLabels, ThresholdValueLabels};
+    let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
+    let eviction_signal = "memory.available";
+    metrics.signal_available_bytes.get_or_create(&SignalLabels { eviction_signal }).set(Some(700));
+    let set = |family: &crate::telemetry::metrics::Family<_, OptionalGauge>, threshold, source, value| {
+        family.get_or_create(&ThresholdValueLabels { eviction_signal, threshold, source }).set(Some(value));
+    };
+    set(&metrics.threshold_bytes, "hard", "agent", 500);
+    set(&metrics.threshold_bytes, "hard", "kubelet", 400);
+    let labels = ThresholdLabels { eviction_signal, threshold: "hard" };
+    metrics.threshold_eta.get_or_create(&labels).set(Some(12.0));
+    let of_agent = |state: NodeState| {
+        let signal = state.signals.into_iter().find(|it| it.signal == eviction_signal).unwrap();
+        assert_eq!(signal.thresholds.len(), 2);
+        signal.thresholds.into_iter().find(|it| it.source == "agent").unwrap()
+    };
+    let threshold = of_agent(state(&live, &metrics));
+    assert_eq!((threshold.value, threshold.met, threshold.eta_seconds), (500, false, Some(12.0)));
+    metrics.threshold_met.get_or_create(&labels).set(Some(1));
+    metrics.threshold_eta.get_or_create(&labels).set(Some(f64::INFINITY));
+    let threshold = of_agent(state(&live, &metrics));
+    assert_eq!((threshold.met, threshold.eta_seconds), (true, None));
+}

@@ -1,0 +1,126 @@
+//! The local API of a running agent: what its verbs print, and that no client delays the control loop.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::io::Write as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, GUARD, Options};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::{self, Workload};
+
+fn start(node: &Node) -> (Agent, PathBuf) {
+    let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "20"}});
+    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    let socket = node.file("agent.sock");
+    let more = vec!["--socket".to_owned(), socket.display().to_string()];
+    let agent = Agent::start(&Options { action: "none", more, ..options }, &Interrupt::default()).unwrap();
+    (agent, socket)
+}
+
+fn run(verb: &[&str], socket: &Path) -> Output {
+    let mut command = Command::new(agent::binary().unwrap());
+    command.args(verb).arg("--socket").arg(socket).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What a verb prints, once it succeeds: the pods must have been sampled.
+fn said(verb: &[&str], socket: &Path) -> String {
+    let start = Instant::now();
+    loop {
+        let output = run(verb, socket);
+        if output.status.success() {
+            return String::from_utf8(output.stdout).unwrap();
+        }
+        assert!(start.elapsed() < GUARD, "{verb:?}: {}", text(&output));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn hold(node: &Node, pod: usize, size: &str) -> Workload {
+    let group = &node.pods[pod].containers[0].group;
+    let mut process = Workload::run(&workload::binary().unwrap(), group, ["hold", "--size", size]).unwrap();
+    process.wait_event("holding").unwrap();
+    process
+}
+
+#[test]
+fn verbs_show_what_a_running_agent_knows() {
+    let Ok(mut node) = Node::new("api", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let large = node.add(PodSpec::new("shop", "large", &["main"], 8)).unwrap();
+    node.add(PodSpec::new("shop", "small", &["main"], 8)).unwrap();
+    let _process = hold(&node, large, "64MiB");
+    let (agent, socket) = start(&node);
+    let metadata = std::fs::metadata(&socket).unwrap();
+    assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
+
+    let first = said(&["explain"], &socket);
+    assert!(first.starts_with("shop/large is evicted first for memory.available: rank 1 of 2\n"), "{first}");
+    let second: Value = serde_json::from_str(&said(&["explain", "small", "-o", "jsonl"], &socket)).unwrap();
+    assert_eq!((&second["rank"], &second["candidate"]["pod"]["name"]), (&json!(2), &json!("small")));
+    let output = run(&["explain", "shop/smal"], &socket);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output), "error: ask the agent: no such pod; the nearest is shop/small\n");
+
+    let events = said(&["watch", "--once", "-o", "jsonl"], &socket);
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(events.iter().any(|event| event["event"] == "started"), "{events:?}");
+    assert!(events.windows(2).all(|two| two[0]["seq"].as_u64() < two[1]["seq"].as_u64()));
+    let started = said(&["watch", "--exit-on", "started", "--event", "started"], &socket);
+    assert_eq!(started.lines().count(), 1, "{started}");
+
+    assert!(agent.stop().unwrap().success());
+    assert!(!socket.exists(), "it goes with the agent");
+    let output = run(&["watch"], &socket);
+    assert!(output.status.code() == Some(1) && text(&output).contains("help: is the agent running"));
+}
+
+#[test]
+fn hostile_clients_delay_no_decision() {
+    let Ok(mut node) = Node::new("hostile", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
+    let large = node.add(PodSpec::new("shop", "large", &["main"], 8)).unwrap();
+    let (mut agent, socket) = start(&node);
+    said(&["explain"], &socket);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for kind in 0..3 {
+            let (ends, socket) = (&ends, &socket);
+            scope.spawn(move || {
+                let mut kept = Vec::new();
+                while !ends.load(Ordering::Relaxed) {
+                    let Ok(mut stream) = UnixStream::connect(socket) else { continue };
+                    drop(stream.set_write_timeout(Some(Duration::from_millis(100))));
+                    let _refused = match kind {
+                        // It asks and never reads.
+                        0 => stream.write_all(b"GET /v1/state HTTP/1.1\r\nhost: a\r\n\r\n"),
+                        // It sends and never asks.
+                        1 => stream.write_all(&vec![b'x'; 4 << 20]),
+                        // It asks as fast as it can.
+                        _ => stream.write_all(b"GET /v1/explain HTTP/1.0\r\n\r\n"),
+                    };
+                    if kind == 0 {
+                        kept.push(stream);
+                        kept.truncate(64);
+                    }
+                }
+            });
+        }
+        let _process = hold(&node, large, "460MiB");
+        let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision");
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(decided.unwrap().pod(), "shop/large");
+    });
+    let stalls = agent.metrics().unwrap().sum("eviction_agent_control_loop_stalls_total", &[]);
+    assert_eq!(stalls, 0.0, "the control loop was never late");
+    assert!(agent.stop().unwrap().success());
+}
