@@ -240,7 +240,7 @@ fn likeness(asked: &str, name: &str) -> f64 {
 
 /// Whether a report has something to say about a pod.
 fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
-    if report.ended.iter().any(|ended| ended.pod_uid == pod.uid) {
+    if report.ended.iter().any(|ended| ended.container.pod_uid == pod.uid) {
         return true;
     }
     match &report.subject {

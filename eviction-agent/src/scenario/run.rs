@@ -257,8 +257,8 @@ impl KillBrief {
 impl EndBrief {
     fn of(terminated: &ContainerTerminated) -> Option<Self> {
         Some(Self {
-            uid: terminated.pod_uid.to_string(),
-            container: terminated.container.to_string(),
+            uid: terminated.container.pod_uid.to_string(),
+            container: terminated.container.name.to_string(),
             verdict: terminated.cause(),
             ground: terminated.causes.first()?.explanation,
             limit_owner: terminated.limit_scope(),

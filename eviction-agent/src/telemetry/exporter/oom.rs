@@ -30,7 +30,7 @@ impl TelemetryExporter {
     }
 
     pub(super) fn terminated(&mut self, mut terminated: Box<ContainerTerminated>, at: Timestamp) {
-        let namespace = self.namespace_of(terminated.pod.as_ref());
+        let namespace = self.namespace_of(terminated.container.pod.as_ref());
         let labels = TerminationLabels {
             cause: terminated.cause().name(),
             contributing: terminated.contributing().next().map_or("", TerminationCause::name),
@@ -49,7 +49,7 @@ impl TelemetryExporter {
     /// A status that came after the cause was decided is reported if it differs.
     pub(super) fn late_status(&mut self, end: &ContainerEnded, at: Timestamp) {
         let Some(mismatch) = self.status_mismatch.status(at, end) else { return };
-        self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.pod.as_ref()));
+        self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.container.pod.as_ref()));
         self.publish(at, Event::ContainerStatusMismatch(Box::new(mismatch)));
     }
 

@@ -91,8 +91,8 @@ fn victim(kill: &OomKill) -> String {
 
 /// A container that terminated, and why.
 pub(super) fn terminated(at: Timestamp, terminated: &ContainerTerminated, page: &mut TextPage<'_>) {
-    let ContainerTerminated { pod, pod_uid, container, causes, finished_at, .. } = terminated;
-    let whose = whose(pod.as_ref(), Some(pod_uid), Some(container));
+    let ContainerTerminated { container, causes, finished_at, .. } = terminated;
+    let whose = whose(container.pod.as_ref(), Some(&container.pod_uid), Some(&container.name));
     let cause = causes.first().map_or("cause unknown", |first| cause_text(first.cause));
     let when = clock(*finished_at, at);
     page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when} {whose}: {cause}"));

@@ -44,7 +44,7 @@ impl PodHistory {
             | RecordSubject::Nothing
             | RecordSubject::NotEvaluated(_) => {}
         }
-        for ended in record.ended.iter().filter(|ended| ended.pod_uid == self.pod.uid) {
+        for ended in record.ended.iter().filter(|ended| ended.container.pod_uid == self.pod.uid) {
             oom::terminated(record.at, ended, page);
         }
     }

@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, step};
 use crate::input::Event;
 use crate::oom::{
-    AttributedCause, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole,
-    TerminationCause,
+    AttributedCause, ContainerRef, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate,
+    OomVictimRole, TerminationCause,
 };
 use crate::pod::Pod;
 use crate::pod::PodName;
@@ -125,10 +125,12 @@ fn end() -> ContainerTerminated {
         },
     ];
     ContainerTerminated {
-        pod: Some(PodRef::new("default", "pod-greedy")),
-        pod_uid: "greedy".into(),
-        container: "main".into(),
-        container_id: None,
+        container: ContainerRef {
+            pod: Some(PodRef::new("default", "pod-greedy")),
+            pod_uid: "greedy".into(),
+            name: "main".into(),
+            id: None,
+        },
         causes,
         finished_at: at(6),
         exit_code: Some(137),

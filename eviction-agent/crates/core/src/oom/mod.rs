@@ -28,5 +28,5 @@ pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::{ContainerHistory, KillEntry, PodOomHistory};
 pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind, StatusMismatch};
-pub use termination::{ContainerTerminated, Evidence};
+pub use termination::{ContainerRef, ContainerTerminated, Evidence};
 pub use tracker::{EndHandling, EndUpdate, OomTracker, OomUpdate};

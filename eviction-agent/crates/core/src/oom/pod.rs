@@ -14,7 +14,7 @@ use super::container_end::ContainerEnded;
 use super::counters::{KillCounts, TerminationCounts};
 use super::kill::{LimitScope, OomKill, OomVictimRole};
 use super::pending::{PendingEnd, is_same};
-use super::termination::{ContainerTerminated, Evidence};
+use super::termination::{ContainerRef, ContainerTerminated, Evidence};
 use super::text::clip;
 
 /// Kills remembered for the cause of the next end. A container in which children are killed
@@ -242,10 +242,12 @@ impl PodOomHistory {
         let causes = attribute(&end, &mut self.recent, self.eviction);
         let known = self.known.as_deref().filter(|known| !known.pod.name.is_empty());
         let terminated = ContainerTerminated {
-            pod: known.map(|known| PodRef::from(&known.pod)),
-            pod_uid: uid.into(),
-            container: end.container.clone(),
-            container_id: end.instance.clone(),
+            container: ContainerRef {
+                pod: known.map(|known| PodRef::from(&known.pod)),
+                pod_uid: uid.into(),
+                name: end.container.clone(),
+                id: end.instance.clone(),
+            },
             causes,
             finished_at: end.at,
             exit_code: end.exit_code,

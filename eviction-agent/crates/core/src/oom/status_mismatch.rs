@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{Explanation, TerminationCause};
 use super::container_end::{ContainerEnded, EndSeen};
-use super::termination::{ContainerTerminated, Evidence, words, write_pod};
-use crate::pod_ref::PodRef;
+use super::termination::{ContainerRef, ContainerTerminated, Evidence, words};
 use crate::time::{Timestamp, since};
 
 /// Terminations that wait for a status; one more drops the oldest.
@@ -105,16 +104,9 @@ impl MismatchKind {
 /// A status that came late and differs. The JSON form is that of the event line `container_status_mismatch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerStatusMismatch {
-    /// The pod, if the engine knew it.
+    /// The container.
     #[serde(flatten)]
-    pub pod: Option<PodRef>,
-    /// UID of the pod.
-    pub pod_uid: Box<str>,
-    /// Name of the container, else the start of its id.
-    pub container: Box<str>,
-    /// The runtime's id of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container_id: Option<Box<str>>,
+    pub container: ContainerRef,
     /// The cause that was found.
     pub cause: TerminationCause,
     /// How the status differs.
@@ -129,10 +121,8 @@ fn write_explained<S: serde::Serializer>(mismatch: &MismatchKind, serializer: S)
 
 impl fmt::Display for ContainerStatusMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "container {} of ", self.container)?;
-        write_pod(f, self.pod.as_ref(), &self.pod_uid)?;
-        let (cause, text) = (words(self.cause), self.mismatch.text());
-        write!(f, " terminated: {cause}; its status came later and differs: {text}")
+        let (container, cause, text) = (&self.container, words(self.cause), self.mismatch.text());
+        write!(f, "{container} terminated: {cause}; its status came later and differs: {text}")
     }
 }
 
@@ -176,8 +166,7 @@ impl StatusMismatch {
         let AwaitedStatus { at: _, terminated } = self.open.remove(index)?;
         let mismatch = compare(&terminated, &end.reason, end.exit_code, end.signal)?;
         let cause = terminated.cause();
-        let ContainerTerminated { pod, pod_uid, container, container_id, .. } = terminated;
-        Some(ContainerStatusMismatch { pod, pod_uid, container, container_id, cause, mismatch })
+        Some(ContainerStatusMismatch { container: terminated.container, cause, mismatch })
     }
 
     /// Terminations to which no status ever came.
@@ -201,14 +190,15 @@ impl StatusMismatch {
 /// as for the cause itself.
 fn is_of(terminated: &ContainerTerminated, end: &ContainerEnded) -> bool {
     const SAME_NANOS: i128 = 2_000_000_000;
-    let is_same = match (&terminated.container_id, &end.instance) {
+    let container = &terminated.container;
+    let is_same = match (&container.id, &end.instance) {
         (Some(one), Some(other)) => one == other,
         _ => {
             let distance = end.at.map(|at| at.as_nanosecond() - terminated.finished_at.as_nanosecond());
-            terminated.container == end.container && distance.is_none_or(|it| it.abs() <= SAME_NANOS)
+            container.name == end.container && distance.is_none_or(|it| it.abs() <= SAME_NANOS)
         }
     };
-    terminated.pod_uid == end.pod && is_same
+    container.pod_uid == end.pod && is_same
 }
 
 /// How a status (`state.terminated`) differs from what was found.

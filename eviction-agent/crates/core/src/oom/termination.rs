@@ -14,19 +14,38 @@ use super::kill::LimitScope;
 use super::pod::KillEntry;
 use super::status_mismatch::MismatchKind;
 
-/// A container that terminated, and why. The JSON form is that of the event line `container_terminated`.
+/// A container by its pod, name and id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ContainerTerminated {
+pub struct ContainerRef {
     /// Its pod, if the engine knows it.
     #[serde(flatten)]
     pub pod: Option<PodRef>,
     /// UID of the pod.
     pub pod_uid: Box<str>,
-    /// Name of the container, else the start of its id.
-    pub container: Box<str>,
+    /// Its name, else the start of its id.
+    #[serde(rename = "container")]
+    pub name: Box<str>,
     /// The runtime's id of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container_id: Option<Box<str>>,
+    #[serde(rename = "container_id", skip_serializing_if = "Option::is_none")]
+    pub id: Option<Box<str>>,
+}
+
+impl fmt::Display for ContainerRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pod, pod_uid, name, id: _ } = self;
+        match pod {
+            Some(pod) => write!(f, "container {name} of {pod}"),
+            None => write!(f, "container {name} of {pod_uid}"),
+        }
+    }
+}
+
+/// A container that terminated, and why. The JSON form is that of the event line `container_terminated`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ContainerTerminated {
+    /// The container.
+    #[serde(flatten)]
+    pub container: ContainerRef,
     /// The cause is the first of these; the others happened to it as well before it was gone, in this order.
     /// Never empty.
     #[serde(flatten, serialize_with = "write_causes")]
@@ -147,9 +166,7 @@ fn write_evidence<S: Serializer>(evidence: &[Evidence], serializer: S) -> Result
 impl fmt::Display for ContainerTerminated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = self.cause();
-        write!(f, "container {} of ", self.container)?;
-        write_pod(f, self.pod.as_ref(), &self.pod_uid)?;
-        write!(f, " terminated: {}", words(cause))?;
+        write!(f, "{} terminated: {}", self.container, words(cause))?;
         if let Some(scope) = self.limit_scope().filter(|_| cause == TerminationCause::OomKilled) {
             write!(f, " at the limit of the {}", scope.name())?;
         }
@@ -178,14 +195,6 @@ pub(super) fn words(cause: TerminationCause) -> String {
     cause.name().replace('_', " ")
 }
 
-/// Writes the pod by its name, else by its UID.
-pub(super) fn write_pod(f: &mut fmt::Formatter<'_>, pod: Option<&PodRef>, uid: &str) -> fmt::Result {
-    match pod {
-        Some(pod) => write!(f, "{pod}"),
-        None => f.write_str(uid),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::cause::Explanation;
@@ -203,10 +212,12 @@ mod tests {
         let killed =
             cause(TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(LimitScope::Pod));
         ContainerTerminated {
-            pod: Some(PodRef::new("shop", "web")),
-            pod_uid: "u".into(),
-            container: "app".into(),
-            container_id: Some("4f1c".into()),
+            container: ContainerRef {
+                pod: Some(PodRef::new("shop", "web")),
+                pod_uid: "u".into(),
+                name: "app".into(),
+                id: Some("4f1c".into()),
+            },
             causes: vec![killed],
             finished_at: Timestamp::UNIX_EPOCH,
             exit_code: None,
@@ -247,7 +258,7 @@ mod tests {
             json,
             r#"{"namespace":"shop","pod":"web","pod_uid":"u","container":"app","container_id":"4f1c","cause":"oom_killed","explanation":"the kernel killed its init process","inferred":false,"limit_scope":"pod","finished_at":"1970-01-01T00:00:00Z","exit_signal":9,"evidence":[{"ended":{"seen":"process"}}]}"#
         );
-        ended.pod = None;
+        ended.container.pod = None;
         ended.mismatch = Some(MismatchKind::NoKillSeen);
         ended.evidence = vec![Evidence::Ended { seen: EndSeen::Status }; LISTED + 2];
         let json = serde_json::to_value(&ended).unwrap();

@@ -106,7 +106,7 @@ fn the_main_process_killed_is_the_containers_end() {
     let told = ended(&mut engine, 2, status("OOMKilled", 137));
     assert_eq!(only(&told.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
     assert_eq!(told.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
-    assert_eq!(told.ended[0].pod.as_ref().unwrap().to_string(), "default/pod-a");
+    assert_eq!(told.ended[0].container.pod.as_ref().unwrap().to_string(), "default/pod-a");
     assert!(later(&mut engine).is_empty(), "told once");
     let story = engine.oom();
     assert_eq!(story.kills().of(LimitScope::Container, OomVictimRole::Main), 1);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::decision::Evaluation;
-use crate::eviction::{Basis, Deficit, EvaluationEnd, Eviction, PlannedVictim, SkippedVictim};
+use crate::eviction::{Deficit, EvaluationEnd, Eviction, ExpectedRelease, PlannedVictim, SkippedVictim};
 use crate::in_flight::{Ended, Failure, InFlightEviction};
 use crate::message;
 use crate::message::EvictionText;
@@ -117,9 +117,8 @@ pub struct ReleaseRecord {
     /// Of which.
     pub of: Signal,
     /// How much.
-    pub release: i64,
-    /// How that is known.
-    pub basis: Basis,
+    #[serde(flatten)]
+    pub release: ExpectedRelease,
 }
 
 impl InFlightRecord {
@@ -146,9 +145,7 @@ impl InFlightRecord {
                 }
                 Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: in_flight.age(now) },
             },
-            expected: expected
-                .map(|&(of, release)| ReleaseRecord { of, release: release.amount, basis: release.basis })
-                .collect(),
+            expected: expected.map(|&(of, release)| ReleaseRecord { of, release }).collect(),
         }
     }
 }

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fixture::at;
 use crate::oom::{AttributedCause, KillEntry, LimitScope, OomKill, OomVictimRole};
+use crate::pod_ref::PodRef;
 
 fn kill(victim: OomVictimRole) -> Evidence {
     let kill = OomKill { pid: 7, victim, ..OomKill::default() };
@@ -18,12 +19,18 @@ fn cause(cause: TerminationCause, explanation: Explanation) -> AttributedCause {
     AttributedCause { cause, explanation, at: None, limit_scope }
 }
 
+fn container(pod_uid: &str, id: Option<&str>) -> ContainerRef {
+    ContainerRef {
+        pod: Some(PodRef::new("shop", "web")),
+        pod_uid: pod_uid.into(),
+        name: "app".into(),
+        id: id.map(Into::into),
+    }
+}
+
 fn ended(causes: &[(TerminationCause, Explanation)], evidence: Vec<Evidence>) -> ContainerTerminated {
     ContainerTerminated {
-        pod: Some(PodRef::new("shop", "web")),
-        pod_uid: "u".into(),
-        container: "app".into(),
-        container_id: Some("i1".into()),
+        container: container("u", Some("i1")),
         causes: causes.iter().map(|(of, explanation)| cause(*of, *explanation)).collect(),
         finished_at: at(2),
         exit_code: None,
@@ -62,8 +69,8 @@ fn compare(ended: &ContainerTerminated, told: &ContainerEnded) -> Option<Mismatc
     assert_eq!(comparison.terminated(at(3), ended), None, "there is no status yet");
     let late = comparison.status(at(60), told);
     assert_eq!(comparison.status(at(61), told), None, "once");
-    let of = late.as_ref().map(|it| (it.pod.as_ref(), &*it.container, it.cause));
-    assert!(of.is_none_or(|of| of == (ended.pod.as_ref(), "app", ended.cause())));
+    let of = late.as_ref().map(|it| (&it.container, it.cause));
+    assert!(of.is_none_or(|of| of == (&ended.container, ended.cause())));
     assert_eq!(at_once, late.map(|it| it.mismatch));
     at_once
 }
@@ -134,8 +141,8 @@ fn verdicts_wait_for_ten_minutes_and_not_in_any_number() {
     let mut comparison = StatusMismatch::default();
     let nameless = ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]);
     for nth in 0..2 * OPEN {
-        comparison
-            .terminated(at(3), &ContainerTerminated { pod_uid: nth.to_string().into(), ..nameless.clone() });
+        let container = container(&nth.to_string(), Some("i1"));
+        comparison.terminated(at(3), &ContainerTerminated { container, ..nameless.clone() });
     }
     assert_eq!((comparison.waiting(), comparison.unmatched()), (OPEN, OPEN as u64));
     let last = ContainerEnded { pod: (2 * OPEN - 1).to_string().into(), ..told("Error", 137) };
@@ -179,12 +186,12 @@ proptest! {
         let mut verdicts = 0;
         let mut said = 0;
         for (is_verdict, uid, second) in records {
-            let uid: Box<str> = uid.to_string().into();
+            let uid = uid.to_string();
             if is_verdict {
                 verdicts += 1;
-                comparison.terminated(at(second), &ContainerTerminated { pod_uid: uid, ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
+                comparison.terminated(at(second), &ContainerTerminated { container: container(&uid, Some("i1")), ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
             } else {
-                let end = ContainerEnded { pod: uid, ..told("OOMKilled", 137) };
+                let end = ContainerEnded { pod: uid.into(), ..told("OOMKilled", 137) };
                 said += u64::from(comparison.status(at(second), &end).is_some());
             }
             prop_assert!(comparison.waiting() <= OPEN);
@@ -196,10 +203,7 @@ proptest! {
 #[test]
 fn a_late_status_that_differs_in_one_line() {
     let mismatch = ContainerStatusMismatch {
-        pod: Some(PodRef::new("shop", "web")),
-        pod_uid: "u".into(),
-        container: "app".into(),
-        container_id: None,
+        container: container("u", None),
         cause: TerminationCause::OomKilled,
         mismatch: MismatchKind::KillNotInStatus,
     };
