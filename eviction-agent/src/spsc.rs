@@ -1,7 +1,7 @@
-//! A bounded way from one thread to another on which the sender never waits.
+//! A bounded channel from one thread to another on which the sender never waits.
 //!
-//! No lock and no allocation: whoever holds a lock may be a thread that gets no CPU. The sender
-//! rings an eventfd, and the receiver sleeps on that.
+//! No lock and no allocation: the thread that holds a lock may get no CPU. The sender writes to an eventfd, and the
+//! receiver sleeps on that.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,16 +14,16 @@ use rustix::io::Errno;
 /// The end of the thread that must not wait.
 #[derive(Debug)]
 pub(crate) struct Sender<T> {
-    // Dropped before the bell is rung for the last time.
+    // Dropped before the last notification.
     ring: Option<Producer<T>>,
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
 }
 
 /// The end of the thread that may sleep.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
     ring: Consumer<T>,
-    bell: Arc<OwnedFd>,
+    eventfd: Arc<OwnedFd>,
 }
 
 /// What the receiver finds.
@@ -36,15 +36,15 @@ pub(crate) enum Next<T> {
     Ended,
 }
 
-/// A lane with room for `capacity` values.
+/// A channel with room for `capacity` values.
 ///
 /// # Errors
 /// If no eventfd can be made.
-pub(crate) fn lane<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+pub(crate) fn channel<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
+    let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (producer, consumer) = RingBuffer::new(capacity);
-    let sender = Sender { ring: Some(producer), bell: Arc::clone(&bell) };
-    Ok((sender, Receiver { ring: consumer, bell }))
+    let sender = Sender { ring: Some(producer), eventfd: Arc::clone(&eventfd) };
+    Ok((sender, Receiver { ring: consumer, eventfd }))
 }
 
 impl<T> Sender<T> {
@@ -52,11 +52,11 @@ impl<T> Sender<T> {
     pub(crate) fn send(&mut self, value: T) -> Result<(), T> {
         let Some(ring) = &mut self.ring else { return Err(value) };
         ring.push(value).map_err(|rtrb::PushError::Full(value)| value)?;
-        self.ring_bell();
+        self.notify();
         Ok(())
     }
 
-    /// Touches the memory of the whole lane, so that no page of it is missing when it matters.
+    /// Touches the memory of the whole channel, so that no page of it is missing when it matters.
     /// Only before anything was sent.
     pub(crate) fn touch(&mut self, receiver: &mut Receiver<T>, value: impl Fn() -> T) {
         let Some(ring) = &mut self.ring else { return };
@@ -64,16 +64,16 @@ impl<T> Sender<T> {
         while receiver.ring.pop().is_ok() {}
     }
 
-    fn ring_bell(&self) {
-        // It can only fail by being full, and then it rings already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    fn notify(&self) {
+        // It can only fail because the counter is full, and then the receiver is notified already.
+        let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         self.ring = None;
-        self.ring_bell();
+        self.notify();
     }
 }
 
@@ -97,26 +97,26 @@ impl<T> Receiver<T> {
                 Next::Ended => return None,
                 Next::Empty => {}
             }
-            // Interrupted or not: the lane is looked at again.
-            let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], None);
-            self.hush();
+            // Interrupted or not: the channel is read again.
+            let _ = poll(&mut [PollFd::new(&self.eventfd, PollFlags::IN)], None);
+            self.clear();
         }
     }
 
-    /// Takes back the ringing so far. What was sent before is to be looked for after.
-    pub(crate) fn hush(&self) {
-        while let Err(Errno::INTR) = rustix::io::read(&self.bell, &mut [0; 8]) {}
+    /// Clears the notifications so far. Read the channel after it.
+    pub(crate) fn clear(&self) {
+        while let Err(Errno::INTR) = rustix::io::read(&self.eventfd, &mut [0; 8]) {}
     }
 
-    /// A copy of the bell's descriptor, readable when something was sent.
-    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
-        Ok(rustix::io::fcntl_dupfd_cloexec(&self.bell, 0)?)
+    /// A copy of the eventfd, readable when something was sent.
+    pub(crate) fn eventfd(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&self.eventfd, 0)?)
     }
 }
 
 impl<T> AsFd for Receiver<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.eventfd.as_fd()
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_comes_back() {
-        let (mut sender, mut receiver) = lane(2).unwrap();
+        let (mut sender, mut receiver) = channel(2).unwrap();
         sender.touch(&mut receiver, || 0);
         assert_eq!((sender.send(1), sender.send(2), sender.send(3)), (Ok(()), Ok(()), Err(3)));
         assert_eq!((receiver.next(), receiver.next()), (Next::Value(1), Next::Value(2)));
@@ -139,14 +139,14 @@ mod tests {
 
     #[test]
     fn sending_allocates_nothing() {
-        let (mut sender, _receiver) = lane(64).unwrap();
+        let (mut sender, _receiver) = channel(64).unwrap();
         let (sent, allocations) = counted(|| (0..100).filter(|value| sender.send(*value).is_ok()).count());
         assert_eq!((sent, allocations), (64, 0));
     }
 
     #[test]
     fn a_sleeper_is_woken_by_each_value_and_by_the_end() {
-        let (mut sender, mut receiver) = lane(4).unwrap();
+        let (mut sender, mut receiver) = channel(4).unwrap();
         let sleeper = std::thread::spawn(move || std::iter::from_fn(|| receiver.wait()).collect::<Vec<_>>());
         for value in 0..1000 {
             let mut value = value;

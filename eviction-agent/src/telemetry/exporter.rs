@@ -182,7 +182,7 @@ impl TelemetryExporter {
         mut own: mpsc::Receiver<TelemetryEvent>,
     ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::because("watch the telemetry queue", &error);
-        let bell = queue.bell().and_then(register).map_err(failed)?;
+        let eventfd = queue.eventfd().and_then(register).map_err(failed)?;
         loop {
             match queue.next() {
                 Next::Value(event) => {
@@ -195,7 +195,7 @@ impl TelemetryExporter {
                 Next::Empty => {}
             }
             tokio::select! {
-                rung = take_count(&bell) => drop(rung.map_err(failed)?),
+                count = take_count(&eventfd) => drop(count.map_err(failed)?),
                 Some(event) = own.recv() => self.take(event),
             }
         }

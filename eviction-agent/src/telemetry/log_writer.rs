@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::spsc::{Receiver, Sender, lane};
+use crate::spsc::{Receiver, Sender, channel};
 
 /// Lines that wait for the reader.
 const LINES: usize = 512;
@@ -51,7 +51,7 @@ impl LogWriter {
     /// # Errors
     /// If there can be none.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let (sender, receiver) = lane(LINES)?;
+        let (sender, receiver) = channel(LINES)?;
         let thread =
             std::thread::Builder::new().name("log".to_owned()).spawn(move || write(out, receiver))?;
         Ok(Self { queue: LogQueue(Arc::new(Mutex::new(sender))), thread: Some(thread) })
@@ -69,9 +69,9 @@ impl Drop for LogWriter {
         // The subscriber keeps its end for ever: an empty line is the last.
         let end = Instant::now() + PATIENCE;
         let Some(thread) = self.thread.take() else { return };
-        let mut told = false;
+        let mut sent = false;
         while !thread.is_finished() && Instant::now() < end {
-            told = told || self.queue.offer(Box::default());
+            sent = sent || self.queue.offer(Box::default());
             std::thread::sleep(Duration::from_millis(1));
         }
     }

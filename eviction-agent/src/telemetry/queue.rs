@@ -21,7 +21,7 @@ use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 
 use crate::error::Failure;
-use crate::spsc::{Receiver, Sender, lane};
+use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::pod_rates::PodTaskDelta;
 use eviction_bpf::LossCounters;
@@ -141,7 +141,7 @@ impl TelemetryQueue {
     /// If there can be no queue.
     pub(crate) fn new(metrics: &Metrics) -> Result<(Self, Receiver<TelemetryEvent>), Failure> {
         let (mut queue, mut receiver) =
-            lane(QUEUE).map_err(|error| Failure::because("make the telemetry queue", &error))?;
+            channel(QUEUE).map_err(|error| Failure::because("make the telemetry queue", &error))?;
         queue.touch(&mut receiver, || {
             TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
         });

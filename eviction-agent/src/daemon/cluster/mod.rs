@@ -177,7 +177,7 @@ async fn forward<T, F: Future<Output = ()>>(
     mut take: impl FnMut(T) -> F,
 ) {
     let forwarded = async {
-        let wakeups = receiver.bell().and_then(register)?;
+        let wakeups = receiver.eventfd().and_then(register)?;
         loop {
             match receiver.next() {
                 Next::Value(AfterRevision { value, revision }) => {

@@ -16,7 +16,7 @@ use eviction_kube::{EvictionRequest, NodeStatusUpdate};
 use jiff::SignedDuration;
 
 use crate::error::Failure;
-use crate::spsc::{Receiver, Sender, lane};
+use crate::spsc::{self, Receiver, Sender};
 
 /// More than may wait at a time.
 const EVICTIONS: usize = 64;
@@ -32,7 +32,7 @@ pub(crate) struct AfterRevision<T> {
 }
 
 fn channel<T>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Failure> {
-    lane(capacity).map_err(|error| Failure::because("make a channel to the API server", &error))
+    spsc::channel(capacity).map_err(|error| Failure::because("make a channel to the API server", &error))
 }
 
 /// Sends evictions, within the same rate limits as the killer.

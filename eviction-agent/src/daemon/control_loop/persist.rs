@@ -20,7 +20,7 @@ use eviction_node::clock::mono_ns;
 /// The way to what writes it down.
 #[derive(Debug, Default)]
 pub(crate) struct StateSender {
-    lane: Option<Sender<LoopState>>,
+    sender: Option<Sender<LoopState>>,
     /// Of what was said last.
     number: u64,
     said_ns: u64,
@@ -29,8 +29,8 @@ pub(crate) struct StateSender {
 
 impl StateSender {
     /// Says it there.
-    pub(crate) fn by(lane: Sender<LoopState>) -> Self {
-        Self { lane: Some(lane), due: true, ..Self::default() }
+    pub(crate) fn by(sender: Sender<LoopState>) -> Self {
+        Self { sender: Some(sender), due: true, ..Self::default() }
     }
 
     /// Something has changed.
@@ -40,7 +40,7 @@ impl StateSender {
 
     /// What is begun now must not be asked for before this was written; 0 where nothing is.
     pub(super) fn next_number(&self) -> u64 {
-        if self.lane.is_some() { self.number + 1 } else { 0 }
+        if self.sender.is_some() { self.number + 1 } else { 0 }
     }
 }
 
@@ -49,7 +49,7 @@ impl ControlLoop {
     /// for old.
     pub(super) fn keep(&mut self) {
         let keep = &mut self.keep;
-        let Some(lane) = &mut keep.lane else { return };
+        let Some(sender) = &mut keep.sender else { return };
         let now_ns = mono_ns();
         let old = now_ns.saturating_sub(keep.said_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
         let is_due = keep.due || (old && self.state.last_change.is_met());
@@ -66,7 +66,7 @@ impl ControlLoop {
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
-        match lane.send(kept) {
+        match sender.send(kept) {
             Ok(()) => {
                 keep.number += 1;
                 (keep.said_ns, keep.due) = (now_ns, false);

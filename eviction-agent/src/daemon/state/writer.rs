@@ -10,7 +10,7 @@ use super::LoopState;
 use super::document::{self, Identity};
 use super::file::StateFile;
 use crate::error::{Failure, chain};
-use crate::spsc::{Next, Receiver, Sender, lane};
+use crate::spsc::{Next, Receiver, Sender, channel};
 use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::metrics::{Metrics, ResultLabels};
 use eviction_node::async_fd::{register, take_count};
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Writes what the reaction says, until that ends.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
-    lane: Receiver<LoopState>,
+    receiver: Receiver<LoopState>,
     file: StateFile,
     identity: Identity,
     names: DecisionIds,
@@ -46,17 +46,17 @@ pub(crate) struct DurableRevision {
 /// Both ends: for the reaction, the writer, and those that wait for it.
 ///
 /// # Errors
-/// If there can be no lane.
+/// If there can be no channel.
 pub(crate) fn keeper(
     path: &Path,
     identity: Identity,
     names: DecisionIds,
     metrics: &Arc<Metrics>,
 ) -> Result<(Sender<LoopState>, StateWriter, DurableRevision), Failure> {
-    let (sender, lane) =
-        lane(ROOM).map_err(|error| Failure::because("make the lane of the state", &error))?;
+    let (sender, receiver) =
+        channel(ROOM).map_err(|error| Failure::because("make the channel to the state writer", &error))?;
     let (written, progress) = watch::channel(0);
-    let keeper = StateWriter { lane, file: StateFile::at(path), identity, names, written };
+    let keeper = StateWriter { receiver, file: StateFile::at(path), identity, names, written };
     Ok((sender, keeper, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
 }
 
@@ -64,16 +64,17 @@ impl StateWriter {
     /// Writes until the reaction is gone. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If the lane cannot be watched.
+    /// If the channel cannot be watched.
     pub(crate) async fn run(mut self, metrics: Arc<Metrics>) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::because("watch the lane of the state", &error);
-        let bell = self.lane.bell().and_then(register).map_err(failed)?;
+        let failed =
+            |error: std::io::Error| Failure::because("watch the channel to the state writer", &error);
+        let eventfd = self.receiver.eventfd().and_then(register).map_err(failed)?;
         let mut latest: Option<LoopState> = None;
         let mut done = 0;
         let mut works = true;
         loop {
             let ended = loop {
-                match self.lane.next() {
+                match self.receiver.next() {
                     Next::Value(kept) => latest = Some(kept),
                     Next::Empty => break false,
                     Next::Ended => break true,
@@ -97,7 +98,7 @@ impl StateWriter {
             if ended {
                 return Ok(());
             }
-            take_count(&bell).await.map_err(failed)?;
+            take_count(&eventfd).await.map_err(failed)?;
         }
     }
 
@@ -183,17 +184,17 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let metrics = Arc::new(Metrics::new("0", "0"));
-            let (mut lane, keeper, mut written) =
+            let (mut sender, keeper, mut written) =
                 keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             for number in 1..20 {
-                lane.send(kept(number)).unwrap();
+                sender.send(kept(number)).unwrap();
                 written.wait_for(number).await;
                 assert_eq!(decisions(&path), number);
             }
             // Whatever is left is written before the end.
-            lane.send(kept(20)).unwrap();
-            drop(lane);
+            sender.send(kept(20)).unwrap();
+            drop(sender);
             work.await.unwrap().unwrap();
             assert_eq!(decisions(&path), 20);
             let late = ResultLabels { result: "late" };
@@ -208,14 +209,14 @@ mod tests {
             std::fs::write(folder.path().join("file"), "").unwrap();
             let metrics = Arc::new(Metrics::new("0", "0"));
             let path = folder.path().join("file/state.json");
-            let (mut lane, keeper, mut written) =
+            let (mut sender, keeper, mut written) =
                 keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
-            lane.send(kept(1)).unwrap();
+            sender.send(kept(1)).unwrap();
             written.wait_for(1).await;
             let of = |result| metrics.state_writes.get_or_create(&ResultLabels { result }).get();
             assert_eq!((of("failed"), of("late")), (1, 0));
-            drop(lane);
+            drop(sender);
             work.await.unwrap().unwrap();
         });
     }
