@@ -17,26 +17,26 @@ fn explain(path: &Path, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What is told about a scenario.
-fn told(path: &Path, arguments: &[&str]) -> String {
+/// The explanation of a scenario.
+fn explained(path: &Path, arguments: &[&str]) -> String {
     let (code, out, err) = explain(path, arguments);
     assert_eq!((code, &*err), (0, ""), "{out}");
     out
 }
 
-macro_rules! stories {
+macro_rules! explanations {
     ($folder:literal $($test:ident: $name:literal $($argument:literal)*;)*) => {
         $(
             #[test]
             fn $test() {
                 let path = scenarios().join($folder).join($name).with_extension("json");
-                insta::assert_snapshot!(told(&path, &[$($argument),*]));
+                insta::assert_snapshot!(explained(&path, &[$($argument),*]));
             }
         )*
     };
 }
 
-stories! {
+explanations! {
     "../kubelet"
     above_request: "memory-rank-1-above-request-first";
     lower_priority: "memory-rank-2-lower-priority-first";
@@ -62,21 +62,21 @@ stories! {
     no_summary: "error-no-summary-changes-nothing";
     refused_configuration: "config-error-percent-above-100";
     admission: "admission-under-memory-pressure";
-    story_of_a_victim: "memory-rank-3-largest-excess-over-request-first" "--pod" "pod-b";
-    story_of_a_survivor: "memory-rank-3-largest-excess-over-request-first" "--pod" "default/pod-a";
-    story_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
+    pod_that_is_evicted: "memory-rank-3-largest-excess-over-request-first" "--pod" "pod-b";
+    pod_that_is_not_evicted: "memory-rank-3-largest-excess-over-request-first" "--pod" "default/pod-a";
+    pod_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
     sized: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
-    sized_story: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
+    sized_pod: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
     json: "memory-hard-threshold-evicts-one-pod" "-o" "jsonl";
 }
 
-stories! {
+explanations! {
     "../enhanced"
     ours_hurried: "hard-takes-over-and-more-go-for-the-rest";
-    ours_story_of_one_hurried: "hard-takes-a-soft-victim-over" "--pod" "hog";
+    ours_pod_with_shortened_grace_period: "hard-takes-a-soft-victim-over" "--pod" "hog";
     ours_on_its_way: "slow-soft-eviction-is-not-doubled";
     ours_passed_over: "passed-over-page-cache-frees-nothing";
-    ours_story_of_one_passed_over: "passed-over-page-cache-frees-nothing" "--pod" "cache";
+    ours_pod_that_is_skipped: "passed-over-page-cache-frees-nothing" "--pod" "cache";
     ours_failed: "failed-eviction-gives-way-at-once";
     ours_expired: "expired-eviction-frees-its-place";
     ours_opted_out: "optout-by-annotation-is-honoured";

@@ -1,4 +1,4 @@
-//! What tasks did, as metrics and as rates beside a decision's candidates. On the slow side.
+//! What tasks did, as metrics and as rates of a decision's candidates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -64,7 +64,7 @@ mod tests {
     use crate::telemetry::event_log::{EvictionProgress, PodRef, SignalReadError, Stopped};
 
     #[test]
-    fn json_has_the_fields_of_every_line_beside_those_of_its_event() {
+    fn json_has_the_fields_of_every_line_and_those_of_its_event() {
         let event = EvictionProgress {
             id: 7,
             decision_id: "19a8f3-7".into(),

@@ -26,7 +26,7 @@ impl TelemetryExporter {
                 Step::Refused(_) => events.rejected(id),
             }
         }
-        let is_beside = matches!(
+        let is_condition_patch = matches!(
             &step,
             Step::Progress(KillUpdate {
                 progress: KillProgress::Answered { asked: ApiOperation::Condition, .. },
@@ -36,10 +36,10 @@ impl TelemetryExporter {
         let (outcome, processes, why) = describe(step);
         debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
         self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
-        if !is_beside {
+        if !is_condition_patch {
             observe_duration(&self.metrics, outcome, at.mono_ns.saturating_sub(decided_mono_ns));
         }
-        if outcome == TERMINATED && !is_beside {
+        if outcome == TERMINATED && !is_condition_patch {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.metrics.namespace(&pod.namespace);
             self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
@@ -93,7 +93,7 @@ pub(super) const ALL: [&str; 16] = [
 ];
 
 /// What the API server answered. Only an answer to the eviction itself ends it.
-fn told(
+fn describe_api_result(
     asked: ApiOperation,
     answered: ApiResult,
     is_dry: bool,
@@ -175,7 +175,7 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             }
             ("processes_remaining", Some(processes.len()), Some(why))
         }
-        KillProgress::Answered { asked, answered, is_dry } => told(asked, answered, is_dry),
+        KillProgress::Answered { asked, answered, is_dry } => describe_api_result(asked, answered, is_dry),
         KillProgress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
     }
 }

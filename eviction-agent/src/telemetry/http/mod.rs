@@ -146,8 +146,8 @@ async fn answer(
             health.refresh().await;
             scrape(request, metrics)
         }
-        "/healthz" => verdict(health.healthy()),
-        "/readyz" => verdict(health.ready()),
+        "/healthz" => health_response(health.healthy()),
+        "/readyz" => health_response(health.ready()),
         _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n".to_owned()),
     }
 }
@@ -163,7 +163,7 @@ fn scrape(request: &Request<Incoming>, metrics: &Metrics) -> Response<Full<Bytes
     response
 }
 
-fn verdict(result: Result<(), String>) -> Response<Full<Bytes>> {
+fn health_response(result: Result<(), String>) -> Response<Full<Bytes>> {
     match result {
         Ok(()) => text(StatusCode::OK, "ok\n".to_owned()),
         Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),

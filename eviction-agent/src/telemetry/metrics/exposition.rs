@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_are_sorted_and_counters_say_when_they_began() {
+    fn metric_families_are_sorted_and_counters_have_their_creation_time() {
         let text = "# HELP b_looks Looks.\n# TYPE b_looks counter\n\
             b_looks_total{why=\"x # HELP a\",__created__=\"12.5\"} 3\n\
             # HELP a_size Size.\n# TYPE a_size gauge\na_size 1\n\

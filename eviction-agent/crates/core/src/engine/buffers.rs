@@ -275,7 +275,7 @@ mod tests {
     use crate::signal::Signal::MemoryAvailable;
 
     #[test]
-    fn there_is_room_however_often_it_was_rehearsed() {
+    fn there_is_room_however_often_it_was_warmed_up() {
         let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &set(Vec::new()));
         for second in 0..100 {
             engine.warm_up(at(second), snapshot(node(50, 900, at(second)), &[]));

@@ -1,20 +1,20 @@
 //! The engine: one input in, one decision out.
 
-#[cfg(test)]
-mod budget_tests;
 mod buffers;
-#[cfg(test)]
-mod change_tests;
 mod evaluation;
 mod evict;
 pub mod kernel_kill;
 mod multi_victim;
 #[cfg(test)]
 mod outage_tests;
+#[cfg(test)]
+mod pdb_tests;
 mod policy_trial;
 #[cfg(test)]
-mod recall_tests;
+mod policy_trial_tests;
 mod restore;
+#[cfg(test)]
+mod restore_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
 }
 
 #[test]
-fn where_it_is_told_to_kill_hard_thresholds_go_on_and_soft_ones_wait() {
+fn with_when_api_server_down_kill_hard_thresholds_go_on_and_soft_ones_wait() {
     let mut kills = policy(vec![hard(Signal::MemoryAvailable, "200")]);
     kills.eviction.when_api_server_down = WhenApiServerDown::Kill;
     let mut engine = started(kills.clone());

@@ -69,7 +69,7 @@ impl Engine {
 
     /// Evictions of a former engine go on when their pods are there.
     pub(super) fn resume_restored(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
-        let (story, policy) = (&mut self.oom, &self.policy);
+        let (tracker, policy) = (&mut self.oom, &self.policy);
         self.in_flight.resume(at, pods, |it| {
             let PodName { namespace, name, uid } = &*it.pod;
             let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
@@ -77,7 +77,7 @@ impl Engine {
                 || Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy));
             let known = pods.index_of(&it.pod.uid).and_then(|place| pods.pods().get(place as usize));
             let known = known.map_or_else(without_object, Arc::clone);
-            story.evicting(it.decided_at, &known, pods);
+            tracker.evicting(it.decided_at, &known, pods);
         });
     }
 }

@@ -45,7 +45,7 @@ fn soft_thresholds_wait_and_grant_the_smaller_grace() {
 }
 
 #[test]
-fn a_pass_waits_for_the_second_look_and_judges_by_it() {
+fn an_evaluation_waits_for_the_second_sample_and_decides_by_it() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     let full = |seconds| snapshot(node(900, 99, at(seconds)), &[memory_of("a", 1)]);
@@ -67,7 +67,7 @@ fn a_pass_waits_for_the_second_look_and_judges_by_it() {
 }
 
 #[test]
-fn a_look_ends_a_pass_that_still_waits() {
+fn a_sample_ends_an_evaluation_that_still_waits() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     for seconds in 1..3 {
@@ -81,7 +81,7 @@ fn a_look_ends_a_pass_that_still_waits() {
 }
 
 #[test]
-fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() {
+fn derived_thresholds_count_from_the_second_evaluation_on_and_at_once_after_reclaim() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![soft(NodeFsAvailable, "10%", 3600)]), &pods);
     let sample = |seconds| Event::Sample(snapshot(node(900, 50, at(seconds)), &[]));
@@ -97,7 +97,7 @@ fn derived_thresholds_count_from_the_second_pass_on_and_at_once_after_reclaim() 
 }
 
 #[test]
-fn a_failed_first_look_uses_up_the_first_pass() {
+fn a_failed_first_sample_uses_up_the_first_evaluation() {
     let pods = set(vec![]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     let failed = step(&mut engine, 1, Event::SampleFailed(UnknownReason::Failed));

@@ -96,13 +96,13 @@ fn grows_by_at_most(
 }
 
 #[test]
-fn a_calm_pass_without_local_storage_looks_at_no_pod() {
+fn an_evaluation_without_pressure_and_local_storage_reads_no_pod() {
     let [(_, kubelet), _] = profiles(false);
     assert_eq!(steps_of(&kubelet, 900, 900, PODS, USES[0]), (EvaluationEnd::NoPressure, 0));
 }
 
 #[test]
-fn a_calm_pass_is_linear_in_the_pods() {
+fn an_evaluation_without_pressure_is_linear_in_the_pods() {
     for local_storage in [false, true] {
         for (name, policy) in profiles(local_storage) {
             // Less than twice where something is done whatever the number of pods.
@@ -112,7 +112,7 @@ fn a_calm_pass_is_linear_in_the_pods() {
 }
 
 #[test]
-fn a_pass_under_pressure_is_at_worst_n_log_n() {
+fn an_evaluation_under_pressure_is_at_worst_n_log_n() {
     // 2n log 2n is 2 + 2 / log n times n log n, 2.24 times here. The sort changes its
     // way with the size, so that it may take a step more than that.
     const TIMES: f64 = 2.5;

@@ -68,7 +68,7 @@ pub(super) fn rows(
                 request.unwrap_or_else(|| "-".to_owned()),
                 above.map_or_else(|| "-".to_owned(), |above| signed(resource, above)),
                 candidate.priority.to_string(),
-                noted(verdict(resource, candidate), candidate),
+                noted(outcome(resource, candidate), candidate),
             ],
             tone,
         );
@@ -81,7 +81,7 @@ fn signed(resource: Resource, number: i64) -> String {
     format!("{sign}{}", amount(resource, number))
 }
 
-fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
+fn outcome(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.result {
         CandidateOutcome::Evicted => "GOES".to_owned(),
         CandidateOutcome::Critical => "critical: skipped".to_owned(),
@@ -96,10 +96,10 @@ fn verdict(resource: Resource, candidate: &CandidateRecord) -> String {
 }
 
 /// With what else is known of the pod, and moved its place.
-fn noted(verdict: String, candidate: &CandidateRecord) -> String {
+fn noted(outcome: String, candidate: &CandidateRecord) -> String {
     let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
     let notes: Vec<String> = protection_notes(candidate).into_iter().chain(young).collect();
-    if notes.is_empty() { verdict } else { format!("{verdict} ({})", notes.join(", ")) }
+    if notes.is_empty() { outcome } else { format!("{outcome} ({})", notes.join(", ")) }
 }
 
 /// Why a victim, what it is granted, and what would have spared it.

@@ -191,10 +191,10 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
         lines.extend(reasons.into_iter().map(|line| format!("  {line}")));
         page.lines("why", lines);
     }
-    // What would have spared one that goes has just been told.
-    let told = |name: &PodName| evaluation.evictions.iter().any(|eviction| eviction.pod == *name);
+    // What would have spared one that goes was just written.
+    let is_evicted = |name: &PodName| evaluation.evictions.iter().any(|eviction| eviction.pod == *name);
     let nearest =
-        evaluation.nearest.iter().filter(|nearest| evaluation.sizing.is_empty() && !told(&nearest.pod));
+        evaluation.nearest.iter().filter(|nearest| evaluation.sizing.is_empty() && !is_evicted(&nearest.pod));
     page.lines("nearest", nearest.map(|nearest| candidates::nearest_change(resource, nearest)));
 }
 

@@ -59,8 +59,8 @@ impl Explainer {
     /// Explains a record: text with line ends, or nothing yet.
     pub fn explain(&mut self, record: &DecisionRecord) -> String {
         let mut out = String::new();
-        if let Some(story) = &mut self.history {
-            story.explain(record, &mut TextPage { style: self.style, out: &mut out });
+        if let Some(history) = &mut self.history {
+            history.explain(record, &mut TextPage { style: self.style, out: &mut out });
             return out;
         }
         match &record.subject {
@@ -116,8 +116,8 @@ impl Explainer {
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_calm(&mut out);
-        if let Some(story) = self.history.take() {
-            story.finish(&mut TextPage { style: self.style, out: &mut out });
+        if let Some(history) = self.history.take() {
+            history.finish(&mut TextPage { style: self.style, out: &mut out });
         }
         out
     }

@@ -1,4 +1,4 @@
-//! The story of one pod over all evaluations.
+//! The history of one pod over all evaluations.
 
 use super::evaluation::TextPage;
 use super::{candidates, oom};
@@ -161,8 +161,8 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
         }
         CandidateOutcome::NotReached => page.lines("why not", why_not(evaluation, own, resource)),
     }
-    let told = evaluation.evictions.iter().filter(|eviction| eviction.pod == own.pod);
-    page.lines("message", told.map(|eviction| printable(eviction.message.trim_end())));
+    let evictions = evaluation.evictions.iter().filter(|eviction| eviction.pod == own.pod);
+    page.lines("message", evictions.map(|eviction| printable(eviction.message.trim_end())));
 }
 
 /// Those whose turn came, the neighbours of the pod, and itself.

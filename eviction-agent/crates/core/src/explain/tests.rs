@@ -57,32 +57,36 @@ fn name_of(uid: &str) -> PodName {
 }
 
 /// Pressure on memory, then by minimum reclaim alone, then none, but a soft threshold.
-const STORM: [(i64, u64, u64); 6] =
+const PRESSURE: [(i64, u64, u64); 6] =
     [(1, 900, 990), (11, 900, 990), (21, 50, 990), (31, 120, 990), (41, 900, 900), (451, 900, 990)];
 
 #[test]
-fn a_storm_is_told_pass_by_pass() {
-    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).samples(&STORM));
+fn evaluations_under_pressure_are_explained_one_by_one() {
+    insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).samples(&PRESSURE));
 }
 
 #[test]
 fn a_terminal_gets_colours() {
-    insta::assert_snapshot!(Node::new(Explainer::new(Style::Coloured)).samples(&STORM[..4]).escape_debug());
+    insta::assert_snapshot!(
+        Node::new(Explainer::new(Style::Coloured)).samples(&PRESSURE[..4]).escape_debug()
+    );
 }
 
 #[test]
-fn a_pod_that_went_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).samples(&STORM));
+fn an_evicted_pod_is_explained() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("greedy"))).samples(&PRESSURE));
 }
 
 #[test]
-fn a_pod_that_stayed_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).samples(&STORM));
+fn a_pod_that_stayed_is_explained() {
+    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).samples(&PRESSURE));
 }
 
 #[test]
-fn a_critical_pod_has_its_story() {
-    insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).samples(&STORM));
+fn a_critical_pod_is_explained() {
+    insta::assert_snapshot!(
+        Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).samples(&PRESSURE)
+    );
 }
 
 fn kill() -> OomKill {
@@ -141,7 +145,7 @@ fn end() -> ContainerTerminated {
     }
 }
 
-/// A kill, a kill in no pod, one that was told before, and an end.
+/// A kill, a kill in no pod, a repeated one, and a termination.
 fn kills() -> [DecisionRecord; 4] {
     let record = |subject, ended| DecisionRecord {
         at: at(7),
@@ -152,7 +156,7 @@ fn kills() -> [DecisionRecord; 4] {
         unavailable: Vec::new(),
         proposal: None,
     };
-    let told = |kill| RecordSubject::Oom(OomUpdate::Kill(Box::new(kill)));
+    let subject = |kill| RecordSubject::Oom(OomUpdate::Kill(Box::new(kill)));
     let elsewhere = OomKill {
         pod: None,
         pod_uid: None,
@@ -169,22 +173,22 @@ fn kills() -> [DecisionRecord; 4] {
         ..kill()
     };
     [
-        record(told(kill()), Vec::new()),
-        record(told(elsewhere), Vec::new()),
-        record(told(OomKill { repeated: true, ..kill() }), Vec::new()),
+        record(subject(kill()), Vec::new()),
+        record(subject(elsewhere), Vec::new()),
+        record(subject(OomKill { repeated: true, ..kill() }), Vec::new()),
         record(RecordSubject::Nothing, vec![end()]),
     ]
 }
 
 #[test]
-fn kills_by_the_kernel_and_ends_are_told() {
+fn oom_kills_and_terminations_are_explained() {
     let mut explainer = Explainer::new(Style::Plain);
     let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     insta::assert_snapshot!(text + &explainer.finish());
 }
 
 #[test]
-fn kills_belong_to_the_story_of_a_pod() {
+fn explaining_a_pod_includes_its_oom_kills() {
     let mut explainer = Explainer::of_pod(Style::Plain, name_of("greedy"));
     let text: String = kills().iter().map(|record| explainer.explain(record)).collect();
     let text = text + &explainer.finish();
@@ -201,10 +205,10 @@ fn sample(memory: u64, disk: u64) -> DecisionRecord {
 }
 
 #[test]
-fn what_was_seen_beside_is_told() {
+fn the_context_of_an_evaluation_is_explained() {
     let mut record = sample(900, 990);
     let RecordSubject::Evaluated(evaluation) = &mut record.subject else {
-        panic!("no pass");
+        panic!("no evaluation");
     };
     evaluation.memory = Some(MemoryRecord {
         available_by_working_set: Some(900 << 20),

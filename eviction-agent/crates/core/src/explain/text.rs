@@ -169,7 +169,7 @@ mod tests {
     use crate::signal::Resource::{Inodes, Memory, Pids};
 
     #[test]
-    fn what_is_rounded_is_told_to_the_byte_as_well() {
+    fn rounded_bytes_are_followed_by_the_exact_number() {
         assert_eq!(exact(Memory, 200 << 20), "200Mi");
         assert_eq!(exact(Memory, (200 << 20) + 1), "200Mi and 1 byte");
         assert_eq!(exact(Memory, (200 << 20) + 2), "200Mi (209715202 bytes)");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_told_nothing() {
+    fn control_characters_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
     }
 }

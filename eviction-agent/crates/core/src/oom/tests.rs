@@ -76,22 +76,22 @@ fn eviction_failed(uid: &str) -> Event {
 fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
     // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
     // memory charged to it as well.
-    let verdict = |limit_scope: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
+    let attributed = |limit_scope: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
         let mut engine = watcher();
         killed(&mut engine, 1, OomKill { limit_scope, ..kill(7, victim) });
         let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
         ends.extend(later(&mut engine));
-        let told = only(&ends);
+        let cause = only(&ends);
         let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_scope).collect();
-        let expected = (told.0 == TerminationCause::OomKilled).then_some(limit_scope);
+        let expected = (cause.0 == TerminationCause::OomKilled).then_some(limit_scope);
         assert_eq!(owners, [expected]);
         assert_eq!(engine.oom().kills().of(limit_scope, victim), 1);
-        (told, StatusMismatch::default().terminated(at(11_000), &ends[0]))
+        (cause, StatusMismatch::default().terminated(at(11_000), &ends[0]))
     };
     for victim in [OomVictimRole::Main, OomVictimRole::Child, OomVictimRole::Unknown] {
         for reason in ["OOMKilled", "Error", "Completed"] {
             for exit_code in [0, 1, 137] {
-                let of = |owner| verdict(owner, victim, reason, exit_code);
+                let of = |owner| attributed(owner, victim, reason, exit_code);
                 let (containers, pods) = (of(LimitScope::Container), of(LimitScope::Pod));
                 assert_eq!(containers, pods, "{victim:?} {reason} {exit_code}");
             }
@@ -103,17 +103,17 @@ fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
 fn the_main_process_killed_is_the_containers_end() {
     let mut engine = watcher();
     assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Main)).ended.is_empty());
-    let told = ended(&mut engine, 2, status("OOMKilled", 137));
-    assert_eq!(only(&told.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
-    assert_eq!(told.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
-    assert_eq!(told.ended[0].container.pod.as_ref().unwrap().to_string(), "default/pod-a");
-    assert!(later(&mut engine).is_empty(), "told once");
-    let story = engine.oom();
-    assert_eq!(story.kills().of(LimitScope::Container, OomVictimRole::Main), 1);
-    assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1));
-    let of_container = &story.pod("a").unwrap().containers()["main"];
+    let decision = ended(&mut engine, 2, status("OOMKilled", 137));
+    assert_eq!(only(&decision.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
+    assert_eq!(decision.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
+    assert_eq!(decision.ended[0].container.pod.as_ref().unwrap().to_string(), "default/pod-a");
+    assert!(later(&mut engine).is_empty(), "published once");
+    let tracker = engine.oom();
+    assert_eq!(tracker.kills().of(LimitScope::Container, OomVictimRole::Main), 1);
+    assert_eq!((tracker.ends().of(TerminationCause::OomKilled), tracker.ends().total()), (1, 1));
+    let of_container = &tracker.pod("a").unwrap().containers()["main"];
     assert_eq!((of_container.kills.total(), of_container.ends.total()), (1, 1));
-    assert_eq!((story.last_kill("a"), story.last_kill("b")), (Some(at(1)), None));
+    assert_eq!((tracker.last_kill("a"), tracker.last_kill("b")), (Some(at(1)), None));
 }
 
 #[test]
@@ -137,9 +137,13 @@ fn the_order_of_the_records_does_not_matter() {
             records[record](&mut engine);
         }
         later(&mut engine);
-        let story = engine.oom();
-        assert_eq!((story.ends().of(TerminationCause::OomKilled), story.ends().total()), (1, 1), "{order:?}");
-        assert_eq!(story.kills().total(), 1, "{order:?}");
+        let tracker = engine.oom();
+        assert_eq!(
+            (tracker.ends().of(TerminationCause::OomKilled), tracker.ends().total()),
+            (1, 1),
+            "{order:?}"
+        );
+        assert_eq!(tracker.kills().total(), 1, "{order:?}");
     }
 }
 
@@ -157,9 +161,9 @@ fn a_shell_that_fails_because_its_child_was_killed_ended_by_it() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 2, status("OOMKilled", 137));
-    let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
-    assert!(verdict[0].causes[0].explanation.is_inferred());
+    let ends = later(&mut engine);
+    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
+    assert!(ends[0].causes[0].explanation.is_inferred());
 }
 
 #[test]
@@ -189,9 +193,9 @@ fn exit_137_alone_is_no_oom_kill() {
 fn the_runtimes_word_counts_where_nobody_watched() {
     let mut engine = watcher();
     ended(&mut engine, 1, status("OOMKilled", 137));
-    let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
-    assert_eq!(verdict[0].causes[0].limit_scope, Some(LimitScope::Unknown));
+    let ends = later(&mut engine);
+    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
+    assert_eq!(ends[0].causes[0].limit_scope, Some(LimitScope::Unknown));
 }
 
 #[test]
@@ -207,8 +211,8 @@ fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
     );
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
-    let verdict = step(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
-    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
+    let ends = step(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
+    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
 #[test]
@@ -251,9 +255,9 @@ fn repeated_and_late_records_count_for_nothing() {
     later(&mut engine);
     ended(&mut engine, 10_001, status("Error", 1));
     killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
-    let story = engine.oom();
-    assert_eq!((story.kills().total(), story.ends().total()), (2, 1));
-    let odd = story.anomalies();
+    let tracker = engine.oom();
+    assert_eq!((tracker.kills().total(), tracker.ends().total()), (2, 1));
+    let odd = tracker.anomalies();
     assert_eq!((odd.repeated_kills, odd.late_ends, odd.late_kills), (1, 3, 1));
 }
 
@@ -263,10 +267,10 @@ fn kills_of_which_nobody_saw_the_victim_each_count() {
     for _ in 0..2 {
         killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, OomVictimRole::Unknown) });
     }
-    let story = engine.oom();
-    assert_eq!((story.kills().total(), story.anomalies().repeated_kills), (2, 0));
-    let verdict = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
-    assert!(verdict.ended.is_empty());
+    let tracker = engine.oom();
+    assert_eq!((tracker.kills().total(), tracker.anomalies().repeated_kills), (2, 0));
+    let decision = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
+    assert!(decision.ended.is_empty());
     assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
@@ -290,32 +294,32 @@ fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
     killed(&mut engine, 1, nowhere);
     killed(&mut engine, 2, OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Main) });
     ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
-    let story = engine.oom();
-    assert_eq!(story.kills().total(), 2);
-    assert_eq!(story.pod("ghost").unwrap().kills().total(), 1);
-    assert_eq!((story.anomalies().unknown_pods, story.anomalies().nameless_ends), (1, 1));
+    let tracker = engine.oom();
+    assert_eq!(tracker.kills().total(), 2);
+    assert_eq!(tracker.pod("ghost").unwrap().kills().total(), 1);
+    assert_eq!((tracker.anomalies().unknown_pods, tracker.anomalies().nameless_ends), (1, 1));
 }
 
 #[test]
-fn a_group_killed_together_is_one_story_with_all_its_victims() {
+fn a_group_kill_has_all_its_victims() {
     let mut engine = watcher();
     let member = |pid, victim| OomKill { oom_group: Some(42), ..kill(pid, victim) };
     killed(&mut engine, 1, member(10, OomVictimRole::Child));
     killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
-    let told = killed(&mut engine, 1, member(12, OomVictimRole::Child));
-    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = told.kind else { panic!() };
+    let decision = killed(&mut engine, 1, member(12, OomVictimRole::Child));
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(last)) = decision.kind else { panic!() };
     let group = last.group.unwrap();
     assert_eq!((group.kills, group.victims.len(), group.victims_omitted), (3, 3, 0));
     let pods: Vec<_> = group.victims.iter().map(|victim| victim.pod.as_ref().unwrap().to_string()).collect();
     assert_eq!(pods, ["default/pod-a"; 3]);
-    let verdict = ended(&mut engine, 2, cgroup());
-    assert!(verdict.ended.is_empty(), "its status may still come");
-    let verdict = later(&mut engine);
-    assert_eq!(only(&verdict), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
+    let decision = ended(&mut engine, 2, cgroup());
+    assert!(decision.ended.is_empty(), "its status may still come");
+    let ends = later(&mut engine);
+    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
     let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
-    assert_eq!(verdict[0].evidence.iter().filter(kills).count(), 3);
-    let story = engine.oom();
-    assert_eq!((story.kills().total(), story.kills().groups()), (3, 1));
+    assert_eq!(ends[0].evidence.iter().filter(kills).count(), 3);
+    let tracker = engine.oom();
+    assert_eq!((tracker.kills().total(), tracker.kills().groups()), (3, 1));
     let mut last = None;
     for pid in 0..LISTED as u32 + 9 {
         last = Some(killed(&mut engine, 20_000 + i64::from(pid), member(pid, OomVictimRole::Child)));
@@ -338,7 +342,7 @@ fn it_is_forgotten_an_hour_after_the_pod_is_gone_and_totals_stay() {
 }
 
 #[test]
-fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
+fn a_clock_that_goes_back_delays_a_cause_and_nothing_else() {
     let mut engine = watcher();
     ended(&mut engine, 500, status("Error", 1));
     assert!(
@@ -351,9 +355,9 @@ fn a_clock_that_goes_back_delays_a_verdict_and_nothing_else() {
 }
 
 #[test]
-fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_verdict() {
+fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_cause() {
     let mut engine = watcher();
-    let mut verdicts = 0;
+    let mut causes = 0;
     for n in 0..5_000u32 {
         let (uid, container) = (format!("u{}", n % 2_500), format!("{n}{}", "x".repeat(10_000)));
         let kill = OomKill {
@@ -361,21 +365,21 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_ver
             container: Some(container.as_str().into()),
             ..kill(n, OomVictimRole::Child)
         };
-        verdicts += killed(&mut engine, 1, kill).ended.len();
+        causes += killed(&mut engine, 1, kill).ended.len();
         let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
-        verdicts += ended(&mut engine, 1, end).ended.len();
+        causes += ended(&mut engine, 1, end).ended.len();
     }
     assert!(engine.oom().pods().len() <= 1_024);
     let longest = engine.oom().pods().flat_map(|(_, pod)| pod.containers().keys().map(|name| name.len()));
     assert!(longest.max().unwrap() <= 256);
-    verdicts += later(&mut engine).len();
-    assert_eq!(verdicts, 5_000);
+    causes += later(&mut engine).len();
+    assert_eq!(causes, 5_000);
     assert_eq!(engine.oom().ends().total(), 5_000);
     assert_eq!(engine.oom().kills().total(), 5_000);
 }
 
 #[test]
-fn a_report_tells_it_all() {
+fn a_record_has_kill_and_end() {
     use crate::record::DecisionRecord;
     let mut engine = watcher();
     evict_a(&mut engine, 1);

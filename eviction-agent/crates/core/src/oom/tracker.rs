@@ -17,7 +17,7 @@ use crate::pods::{KnownPod, PodSet};
 use crate::progress::EvictionResult;
 use crate::time::{Timestamp, since};
 
-/// Pods with a story; one more drops the one of which nothing was heard for longest.
+/// Pods with a history; one more drops the one of which nothing was heard for longest.
 const PODS: usize = 1024;
 
 /// Kills by which a repeated record is known.
@@ -26,7 +26,7 @@ const RECENT: usize = 1024;
 /// Evictions that can be decided on without memory for them until the next record comes.
 const ROOM: usize = 64;
 
-/// How long the story of a pod outlives the pod.
+/// How long the history of a pod outlives the pod.
 const KEEP_NANOS: i64 = 3_600_000_000_000;
 
 /// Who was killed by the kernel, and why containers ended.
@@ -47,7 +47,7 @@ pub struct OomTracker {
     early: Vec<ContainerTerminated>,
     /// Evictions are decided on and not carried out.
     dry_run: bool,
-    /// When the next verdict is due.
+    /// When the next cause is due.
     due: Option<Timestamp>,
 }
 
@@ -105,12 +105,12 @@ impl OomTracker {
         &self.anomalies
     }
 
-    /// The story of a pod, by its uid; none if nothing happened to it.
+    /// The history of a pod, by its uid; none if nothing happened to it.
     pub fn pod(&self, uid: &str) -> Option<&PodOomHistory> {
         self.pods.get(uid)
     }
 
-    /// All pods with a story, by uid.
+    /// All pods with a history, by uid.
     pub fn pods(&self) -> impl ExactSizeIterator<Item = (&str, &PodOomHistory)> {
         self.pods.iter().map(|(uid, pod)| (&**uid, pod))
     }
@@ -120,7 +120,7 @@ impl OomTracker {
         self.pods.get(uid)?.last_kill()
     }
 
-    /// When the next verdict is due, if one is waited for: an input of that time brings it.
+    /// When the next cause is due, if one is waited for: an input of that time brings it.
     pub fn due(&self) -> Option<Timestamp> {
         self.due
     }
@@ -196,7 +196,7 @@ impl OomTracker {
         self.decided.push((now, Arc::clone(known)));
     }
 
-    /// Enters what was decided on. Whatever asks for the story of a pod comes after it.
+    /// Enters what was decided on. Whatever asks for the history of a pod comes after it.
     fn enter_decided(&mut self, active: &PodSet) {
         for (at, known) in std::mem::take(&mut self.decided) {
             self.pod_mut(&known.pod.uid, at, active).eviction = Some(StartedEviction { at, until: None });
@@ -213,7 +213,7 @@ impl OomTracker {
         }
     }
 
-    /// The verdicts that can be given now.
+    /// The causes that can be decided now.
     pub(crate) fn settle(
         &mut self,
         now: Timestamp,

@@ -75,7 +75,7 @@ fn add_overhead(amount: &mut Quantity, pod: &Pod, resource: &str) {
 }
 
 /// `AggregateContainerRequests` and `AggregateContainerLimits` for one resource: the sum over
-/// containers and sidecars, or what an init container needs beside the sidecars started
+/// containers and sidecars, or what an init container needs with the sidecars started
 /// before it, if that is more.
 fn total<'a>(pod: &'a Pod, amount: impl Fn(&'a Resources) -> Option<&'a Quantity>) -> Option<Quantity> {
     let mut sum = None;
@@ -90,9 +90,9 @@ fn total<'a>(pod: &'a Pod, amount: impl Fn(&'a Resources) -> Option<&'a Quantity
             add(&mut sidecars, own);
             sidecars.clone()
         } else {
-            let mut beside = own.cloned();
-            add(&mut beside, sidecars.as_ref());
-            beside
+            let mut with_sidecars = own.cloned();
+            add(&mut with_sidecars, sidecars.as_ref());
+            with_sidecars
         };
         raise(&mut peak, while_starting);
     }

@@ -29,7 +29,7 @@ fn requests_add_up_over_containers_and_sidecars() {
 }
 
 #[test]
-fn an_init_container_counts_beside_the_sidecars_before_it_if_that_is_more() {
+fn an_init_container_counts_with_the_sidecars_before_it_if_that_is_more() {
     let init = |text| container("init", memory(text));
     let pod = |first, last| Pod {
         containers: vec![container("a", memory("100Mi"))],

@@ -170,7 +170,7 @@ fn the_first_rule_that_fits_decides_and_all_its_conditions_must_fit() {
 }
 
 #[test]
-fn nobody_is_sheltered_in_the_kubelets_profile() {
+fn nobody_is_protected_in_the_kubelets_profile() {
     let everything = [(EVICT, "false"), (PRIORITY_HINT, "9"), (DESCHEDULER_PREFER_NO_EVICTION, "")];
     let protection = PodProtection::of(&annotated(pod("a", "1"), &everything), &Rules::kubelet());
     assert_eq!(
@@ -223,7 +223,7 @@ fn an_opt_out_holds_unless_the_policy_overrides_it_for_hard_memory() {
 }
 
 #[test]
-fn bare_pods_never_go_for_a_soft_threshold_unless_told() {
+fn pods_without_controller_never_go_for_a_soft_threshold_unless_configured() {
     let go = |preferences: &Preferences, pod: Pod| {
         let mut scene = Scene::new(preferences, soft(MemoryAvailable, "100", 1), vec![pod]);
         scene.sample(0);
@@ -306,7 +306,7 @@ fn a_failed_eviction_does_not_count() {
 }
 
 #[test]
-fn bare_pods_are_not_limited_by_owner() {
+fn pods_without_controller_are_not_limited_by_owner() {
     let preferences =
         Preferences { rate_limits: vec![limit(RateLimitScope::Owner, 1, 600)], ..Preferences::default() };
     let mut scene = Scene::hard_memory(&preferences, vec![pod("a", "10"), pod("b", "10")]);

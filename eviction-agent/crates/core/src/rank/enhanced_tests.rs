@@ -122,7 +122,7 @@ fn unknown_is_last_among_its_priority_for_process_ids_too() {
 }
 
 #[test]
-fn bare_pods_go_last_within_their_class_and_hints_say_the_rest() {
+fn pods_without_controller_go_last_within_their_class_and_hints_say_the_rest() {
     let hinted = |uid: &str, hint: &str| {
         let annotations = [(PRIORITY_HINT.into(), hint.into())].into_iter().collect();
         owned(Pod { annotations, ..pod(uid, "10") })

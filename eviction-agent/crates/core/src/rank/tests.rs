@@ -27,7 +27,7 @@ fn with_priority(uid: &str, memory: &str, priority: i32) -> Pod {
 }
 
 #[test]
-fn standing_then_priority_then_excess_then_uid() {
+fn over_request_then_priority_then_excess_then_uid() {
     let pods = vec![
         with_priority("within", "300", -9),
         with_priority("high", "10", 5),
@@ -49,7 +49,7 @@ fn for_process_ids_a_pod_without_statistics_is_first_within_its_priority_only() 
 }
 
 #[test]
-fn requests_beyond_all_bounds_are_told_apart() {
+fn requests_beyond_all_bounds_are_distinguished() {
     let pods = vec![pod("a", "3e40"), pod("c", "1e40"), pod("b", "2e40")];
     let usage = [("a", 1), ("b", 1), ("c", 1)];
     assert_eq!(order(Measure::Memory, pods, &usage), ["c", "b", "a"]);

@@ -273,11 +273,11 @@ impl RefusedPodRecord {
             Some(Self { pod: PodName::of(&evaluation.pods.get(*place)?.pod), why: *why })
         };
         // The turn of a pod may come for several thresholds.
-        let mut told: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
+        let mut refusals: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
         let is_new = |&&RefusedPod { pod: place, why }: &&RefusedPod| {
-            let told = told.entry(place).or_default();
-            let is_new = !told.contains(&why);
-            told.extend(is_new.then_some(why));
+            let refusals = refusals.entry(place).or_default();
+            let is_new = !refusals.contains(&why);
+            refusals.extend(is_new.then_some(why));
             is_new
         };
         evaluation.refused_pods.iter().filter(is_new).filter_map(record).collect()

@@ -240,7 +240,7 @@ impl EvaluationRecord {
 
 /// Each once, though its turn may have come for several thresholds.
 fn critical_pods(evaluation: &Evaluation) -> Vec<PodName> {
-    let mut told = BTreeSet::new();
-    let places = evaluation.critical_pods.iter().filter(|&&place| told.insert(place));
+    let mut listed = BTreeSet::new();
+    let places = evaluation.critical_pods.iter().filter(|&&place| listed.insert(place));
     places.filter_map(|&place| Some(PodName::of(&evaluation.pods.get(place)?.pod))).collect()
 }

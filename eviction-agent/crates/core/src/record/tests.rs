@@ -30,7 +30,7 @@ fn an_eviction_is_explained_to_the_last_candidate() {
 }
 
 #[test]
-fn a_condition_tells_that_it_outlives_its_cause() {
+fn a_condition_shows_that_it_outlives_its_cause() {
     let (mut engine, _) = under_pressure();
     let calm = snapshot(node(900, 999, at(63)), &[]);
     let decision = step(&mut engine, 63, Event::Sample(calm));

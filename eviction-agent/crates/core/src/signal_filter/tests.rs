@@ -19,8 +19,8 @@ use crate::snapshot::{FsStats, MemoryDetail, MemoryStats, ProcessStats};
 use crate::units::{GoDuration, Limit};
 
 mod any;
-mod doubts;
 mod measures;
+mod plausibility;
 mod prediction;
 
 /// An engine of the enhanced profile with a pod that is above its request.

@@ -111,7 +111,7 @@ fn a_given_containerfs_threshold_is_replaced_or_lost() {
 }
 
 #[test]
-fn the_first_pass_sees_what_was_written_before_the_list_moved() {
+fn the_first_evaluation_sees_what_was_written_before_the_list_moved() {
     let given = [soft(ContainerFsAvailable, "700", 5), hard(NodeFsAvailable, "1")];
     for (room, at_first) in [(0, 1), (1, 0)] {
         let mut thresholds = Thresholds::new(&given);

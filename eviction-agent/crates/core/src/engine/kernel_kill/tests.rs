@@ -21,7 +21,7 @@ use crate::engine::kernel_kill::NotArmedReason;
 use crate::policy::eviction_settings::KernelKillMode;
 
 /// Of the 1,000 bytes that the fixture's node has.
-const LINE: &str = "100";
+const THRESHOLD: &str = "100";
 
 fn on(policy: Policy) -> Policy {
     Policy { kernel_kill: KernelKillMode::HardMemory, ..policy }
@@ -41,93 +41,95 @@ fn sample(available: u64) -> Arc<Snapshot> {
     snapshot(node(available, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)])
 }
 
-fn standing(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
+fn kill_order(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
     engine.kill_order(at(1), sample, 500)
 }
 
 fn refused(policy: Policy, pods: Vec<Pod>) -> NotArmedReason {
-    standing(&with(policy, pods), &sample(300)).unwrap_err()
+    kill_order(&with(policy, pods), &sample(300)).unwrap_err()
 }
 
 #[test]
-fn it_is_the_decision_that_a_crossing_brings() {
-    for policy in
-        [policy(vec![hard(MemoryAvailable, LINE)]), enhanced(vec![hard(MemoryAvailable, LINE)], |_| ())]
-    {
+fn the_kill_order_is_the_decision_that_a_crossing_brings() {
+    for policy in [
+        policy(vec![hard(MemoryAvailable, THRESHOLD)]),
+        enhanced(vec![hard(MemoryAvailable, THRESHOLD)], |_| ()),
+    ] {
         let mut engine = with(policy, two());
         step(&mut engine, 1, Event::Sample(sample(300)));
-        let verdict = standing(&engine, &sample(300)).unwrap();
-        assert_eq!(&*verdict.victim.pod.uid, "a");
-        assert_eq!((verdict.headroom(), verdict.max_working_set()), (200, 900));
+        let order = kill_order(&engine, &sample(300)).unwrap();
+        assert_eq!(&*order.victim.pod.uid, "a");
+        assert_eq!((order.headroom(), order.max_working_set()), (200, 900));
         // Nothing has happened: the same again.
-        assert_eq!(&*standing(&engine, &sample(300)).unwrap().victim.pod.uid, "a");
+        assert_eq!(&*kill_order(&engine, &sample(300)).unwrap().victim.pod.uid, "a");
         // A real crossing.
         let crossed = snapshot(node(99, 900, at(2)), &[memory_of("a", 300), memory_of("b", 200)]);
         let decision = step(&mut engine.clone(), 2, Event::Sample(crossed));
-        assert_eq!(victims(&decision), victims(&verdict.decision));
-        // And the kernel side's own.
-        let decision = step(&mut engine, 2, Event::Sample(verdict.met_at(at(2)).unwrap()));
-        assert_eq!(victims(&decision), victims(&verdict.decision));
+        assert_eq!(victims(&decision), victims(&order.decision));
+        // And that of the BPF programs.
+        let decision = step(&mut engine, 2, Event::Sample(order.met_at(at(2)).unwrap()));
+        assert_eq!(victims(&decision), victims(&order.decision));
         assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::Evicted);
     }
 }
 
 #[test]
 fn off_unless_asked_for() {
-    let policy = policy(vec![hard(MemoryAvailable, LINE)]);
+    let policy = policy(vec![hard(MemoryAvailable, THRESHOLD)]);
     let pods = set_by(&policy, two());
-    assert_eq!(standing(&engine(policy, &pods), &sample(300)).unwrap_err(), NotArmedReason::Off);
+    assert_eq!(kill_order(&engine(policy, &pods), &sample(300)).unwrap_err(), NotArmedReason::Off);
 }
 
 #[test]
 fn never_for_a_soft_threshold() {
     assert_eq!(
-        refused(policy(vec![soft(MemoryAvailable, LINE, 30)]), two()),
+        refused(policy(vec![soft(MemoryAvailable, THRESHOLD, 30)]), two()),
         NotArmedReason::NoHardThreshold
     );
     assert_eq!(refused(policy(vec![hard(PidAvailable, "10")]), two()), NotArmedReason::NoHardThreshold);
     assert_eq!(refused(policy(vec![hard(MemoryAvailable, "0")]), two()), NotArmedReason::NoHardThreshold);
-    // A soft one beside a hard one changes nothing, met or not.
-    let both = policy(vec![hard(MemoryAvailable, LINE), soft(MemoryAvailable, "400", 30)]);
+    // A soft one in addition to a hard one changes nothing, met or not.
+    let both = policy(vec![hard(MemoryAvailable, THRESHOLD), soft(MemoryAvailable, "400", 30)]);
     let mut engine = with(both, two());
     step(&mut engine, 1, Event::Sample(sample(300)));
-    let verdict = standing(&engine, &sample(300)).unwrap();
-    assert_eq!(verdict.threshold, 100);
+    let order = kill_order(&engine, &sample(300)).unwrap();
+    assert_eq!(order.threshold, 100);
 }
 
 #[test]
-fn the_nearest_of_several_lines_is_guarded() {
-    let lines = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
-    assert_eq!(standing(&with(policy(lines), two()), &sample(300)).unwrap().threshold, 200);
+fn the_nearest_of_several_thresholds_is_guarded() {
+    let thresholds = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
+    assert_eq!(kill_order(&with(policy(thresholds), two()), &sample(300)).unwrap().threshold, 200);
 }
 
 #[test]
-fn only_near_a_line_and_before_it() {
-    let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
+fn only_near_a_threshold_and_before_it() {
+    let engine = with(policy(vec![hard(MemoryAvailable, THRESHOLD)]), two());
     for (available, expected) in [
         (601, NotArmedReason::Far),
         (100, NotArmedReason::AtThreshold),
         (99, NotArmedReason::ThresholdMet),
         (0, NotArmedReason::ThresholdMet),
     ] {
-        assert_eq!(standing(&engine, &sample(available)).unwrap_err(), expected, "{available}");
+        assert_eq!(kill_order(&engine, &sample(available)).unwrap_err(), expected, "{available}");
     }
-    assert!(standing(&engine, &sample(600)).is_ok() && standing(&engine, &sample(101)).is_ok());
+    assert!(kill_order(&engine, &sample(600)).is_ok() && kill_order(&engine, &sample(101)).is_ok());
     let blind = NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(300, 900, at(1)) };
-    let unknown = standing(&engine, &snapshot(blind, &[memory_of("a", 300)])).unwrap_err();
+    let unknown = kill_order(&engine, &snapshot(blind, &[memory_of("a", 300)])).unwrap_err();
     assert_eq!(unknown, NotArmedReason::Unknown(UnknownReason::Failed));
 }
 
 #[test]
-fn not_where_the_kernel_side_cannot_tell_that_the_line_is_crossed() {
-    let refused_by =
-        |tell: fn(&mut Preferences)| refused(enhanced(vec![hard(MemoryAvailable, LINE)], tell), two());
+fn not_where_the_bpf_programs_cannot_see_that_the_threshold_is_crossed() {
+    let refused_by = |change: fn(&mut Preferences)| {
+        refused(enhanced(vec![hard(MemoryAvailable, THRESHOLD)], change), two())
+    };
     assert_eq!(
-        refused_by(|told| told.memory.measure = MemoryMeasure::MemAvailable),
+        refused_by(|preferences| preferences.memory.measure = MemoryMeasure::MemAvailable),
         NotArmedReason::OtherMeasure
     );
-    let pressure = |told: &mut Preferences| {
-        told.memory.psi = Some(MemoryPsi { kind: PsiKind::Some, avg10: Some(10.0), trigger: None });
+    let pressure = |preferences: &mut Preferences| {
+        preferences.memory.psi = Some(MemoryPsi { kind: PsiKind::Some, avg10: Some(10.0), trigger: None });
     };
     assert_eq!(refused_by(pressure), NotArmedReason::MoreConditions);
 }
@@ -135,11 +137,11 @@ fn not_where_the_kernel_side_cannot_tell_that_the_line_is_crossed() {
 #[test]
 fn never_a_critical_pod() {
     let critical = |uid| Pod { priority: Some(2_000_000_000), ..pod(uid, "50") };
-    let lines = || policy(vec![hard(MemoryAvailable, LINE)]);
+    let thresholds = || policy(vec![hard(MemoryAvailable, THRESHOLD)]);
     let all = vec![critical("a"), critical("b")];
-    assert_eq!(refused(lines(), all), NotArmedReason::NoCandidate(EvaluationEnd::OnlyCritical));
-    let verdict = standing(&with(lines(), vec![critical("a"), pod("b", "50")]), &sample(300)).unwrap();
-    assert_eq!(&*verdict.victim.pod.uid, "b", "as the pipeline says");
+    assert_eq!(refused(thresholds(), all), NotArmedReason::NoCandidate(EvaluationEnd::OnlyCritical));
+    let order = kill_order(&with(thresholds(), vec![critical("a"), pod("b", "50")]), &sample(300)).unwrap();
+    assert_eq!(&*order.victim.pod.uid, "b", "as the evaluation selects");
 }
 
 fn opted_out(uid: &str) -> Pod {
@@ -150,24 +152,28 @@ fn opted_out(uid: &str) -> Pod {
 
 #[test]
 fn never_a_pod_that_opts_out_in_either_profile() {
-    let lines = || vec![hard(MemoryAvailable, LINE)];
+    let thresholds = || vec![hard(MemoryAvailable, THRESHOLD)];
     let pods = || vec![opted_out("a"), pod("b", "50")];
-    assert_eq!(refused(policy(lines()), pods()), NotArmedReason::Protected, "the kubelet would evict it");
-    let verdict = standing(&with(enhanced(lines(), |_| ()), pods()), &sample(300)).unwrap();
-    assert_eq!(&*verdict.victim.pod.uid, "b");
+    assert_eq!(
+        refused(policy(thresholds()), pods()),
+        NotArmedReason::Protected,
+        "the kubelet would evict it"
+    );
+    let order = kill_order(&with(enhanced(thresholds(), |_| ()), pods()), &sample(300)).unwrap();
+    assert_eq!(&*order.victim.pod.uid, "b");
     // Nobody else is left, and the policy would override: not without another sample.
-    let overrides = |told: &mut Preferences| told.hard.override_opt_out = true;
-    assert_eq!(refused(enhanced(lines(), overrides), vec![opted_out("a")]), NotArmedReason::Protected);
+    let overrides = |preferences: &mut Preferences| preferences.hard.override_opt_out = true;
+    assert_eq!(refused(enhanced(thresholds(), overrides), vec![opted_out("a")]), NotArmedReason::Protected);
 }
 
 #[test]
 fn not_where_chance_decides() {
-    let engine = with(policy(vec![hard(MemoryAvailable, LINE)]), two());
+    let engine = with(policy(vec![hard(MemoryAvailable, THRESHOLD)]), two());
     let alike = snapshot(node(300, 900, at(1)), &[memory_of("a", 300), memory_of("b", 300)]);
-    assert_eq!(standing(&engine, &alike).unwrap_err(), NotArmedReason::EqualRank);
+    assert_eq!(kill_order(&engine, &alike).unwrap_err(), NotArmedReason::EqualRank);
     let one_unknown = snapshot(node(300, 900, at(1)), &[memory_of("b", 300)]);
     assert_eq!(
-        standing(&engine, &one_unknown).unwrap_err(),
+        kill_order(&engine, &one_unknown).unwrap_err(),
         NotArmedReason::UsageUnknown,
         "`a` has no figures"
     );
@@ -175,15 +181,15 @@ fn not_where_chance_decides() {
 
 #[test]
 fn not_while_somebody_is_on_the_way_or_something_else_drives() {
-    let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
+    let mut engine = with(enhanced(vec![hard(MemoryAvailable, THRESHOLD)], |_| ()), two());
     let crossed = snapshot(node(90, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)]);
     assert_eq!(victims(&step(&mut engine, 1, Event::Sample(crossed))).len(), 1);
     let why = engine.kill_order(at(2), &sample(300), 500).unwrap_err();
     assert_eq!(why, NotArmedReason::NoCandidate(EvaluationEnd::ReleaseInProgress));
     let waits = |thresholds: Vec<Threshold>| Event::Propose(Box::new(on(enhanced(thresholds, |_| ()))));
-    let mut engine = with(enhanced(vec![hard(MemoryAvailable, LINE)], |_| ()), two());
+    let mut engine = with(enhanced(vec![hard(MemoryAvailable, THRESHOLD)], |_| ()), two());
     step(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
-    assert_eq!(standing(&engine, &sample(300)).unwrap_err(), NotArmedReason::ConfigPending);
+    assert_eq!(kill_order(&engine, &sample(300)).unwrap_err(), NotArmedReason::ConfigPending);
 }
 
 #[test]

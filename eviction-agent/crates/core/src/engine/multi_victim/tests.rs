@@ -226,7 +226,7 @@ fn a_pod_above_its_own_limits_goes_once_and_holds_up_no_threshold() {
 }
 
 #[test]
-fn a_look_at_pods_is_wanted_while_nobody_makes_up_for_what_is_lacking() {
+fn a_sample_of_pods_is_needed_while_a_deficit_remains() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     assert!(!engine.needs_pods(&node(100, 900, at(1))));

@@ -41,7 +41,7 @@ fn ended(causes: &[(TerminationCause, Explanation)], evidence: Vec<Evidence>) ->
     }
 }
 
-fn told(reason: &str, exit_code: i32) -> ContainerEnded {
+fn late_status(reason: &str, exit_code: i32) -> ContainerEnded {
     ContainerEnded {
         at: Some(at(2)),
         pod: "u".into(),
@@ -55,20 +55,20 @@ fn told(reason: &str, exit_code: i32) -> ContainerEnded {
 }
 
 /// The same with the status among its evidence.
-fn with_status(ended: &ContainerTerminated, told: &ContainerEnded) -> ContainerTerminated {
+fn with_status(ended: &ContainerTerminated, end: &ContainerEnded) -> ContainerTerminated {
     let mut ended = ended.clone();
-    (ended.reason, ended.exit_code) = (told.reason.clone(), told.exit_code);
+    (ended.reason, ended.exit_code) = (end.reason.clone(), end.exit_code);
     ended.evidence.push(status());
     ended
 }
 
 /// By what they differ, whichever of them comes first.
-fn compare(ended: &ContainerTerminated, told: &ContainerEnded) -> Option<MismatchKind> {
-    let at_once = StatusMismatch::default().terminated(at(3), &with_status(ended, told));
+fn compare(ended: &ContainerTerminated, end: &ContainerEnded) -> Option<MismatchKind> {
+    let at_once = StatusMismatch::default().terminated(at(3), &with_status(ended, end));
     let mut comparison = StatusMismatch::default();
     assert_eq!(comparison.terminated(at(3), ended), None, "there is no status yet");
-    let late = comparison.status(at(60), told);
-    assert_eq!(comparison.status(at(61), told), None, "once");
+    let late = comparison.status(at(60), end);
+    assert_eq!(comparison.status(at(61), end), None, "once");
     let of = late.as_ref().map(|it| (&it.container, it.cause));
     assert!(of.is_none_or(|of| of == (&ended.container, ended.cause())));
     assert_eq!(at_once, late.map(|it| it.mismatch));
@@ -76,7 +76,7 @@ fn compare(ended: &ContainerTerminated, told: &ContainerEnded) -> Option<Mismatc
 }
 
 #[test]
-fn each_way_in_which_a_status_and_a_verdict_can_differ() {
+fn each_way_in_which_a_status_and_a_cause_can_differ() {
     use Explanation::*;
     use MismatchKind::*;
     use TerminationCause::*;
@@ -115,7 +115,7 @@ fn each_way_in_which_a_status_and_a_verdict_can_differ() {
         (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "Error", 137, Some(KilledByEviction)),
     ];
     for (causes, evidence, reason, exit_code, difference) in cases {
-        let got = compare(&ended(causes, evidence), &told(reason, exit_code));
+        let got = compare(&ended(causes, evidence), &late_status(reason, exit_code));
         assert_eq!(got, difference, "{causes:?} and {reason} {exit_code}");
     }
 }
@@ -127,7 +127,7 @@ fn a_status_is_held_against_its_own_container_alone() {
         comparison.terminated(at(3), &ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]));
         comparison.status(at(4), &end).map(|it| it.mismatch)
     };
-    let killed = || told("Error", 137);
+    let killed = || late_status("Error", 137);
     assert!(of(killed()).is_some());
     assert_eq!(of(ContainerEnded { pod: "v".into(), ..killed() }), None);
     assert_eq!(of(ContainerEnded { instance: Some("i2".into()), ..killed() }), None);
@@ -137,7 +137,7 @@ fn a_status_is_held_against_its_own_container_alone() {
 }
 
 #[test]
-fn verdicts_wait_for_ten_minutes_and_not_in_any_number() {
+fn terminations_wait_for_ten_minutes_and_not_in_any_number() {
     let mut comparison = StatusMismatch::default();
     let nameless = ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]);
     for nth in 0..2 * OPEN {
@@ -145,7 +145,7 @@ fn verdicts_wait_for_ten_minutes_and_not_in_any_number() {
         comparison.terminated(at(3), &ContainerTerminated { container, ..nameless.clone() });
     }
     assert_eq!((comparison.waiting(), comparison.unmatched()), (OPEN, OPEN as u64));
-    let last = ContainerEnded { pod: (2 * OPEN - 1).to_string().into(), ..told("Error", 137) };
+    let last = ContainerEnded { pod: (2 * OPEN - 1).to_string().into(), ..late_status("Error", 137) };
     assert_eq!(comparison.status(at(700), &last), None, "too late");
     assert_eq!((comparison.waiting(), comparison.unmatched()), (0, 2 * OPEN as u64));
 }
@@ -169,8 +169,8 @@ proptest! {
         reason in prop_oneof![Just("OOMKilled"), Just("Error"), Just("Completed"), Just("")],
         exit_code in prop_oneof![Just(0), Just(1), Just(137), Just(143)],
     ) {
-        let difference = compare(&ended(&causes, kills.iter().map(|it| kill(*it)).collect()), &told(reason, exit_code));
-        let killed = causes.iter().any(|(verdict, _)| *verdict == TerminationCause::OomKilled);
+        let difference = compare(&ended(&causes, kills.iter().map(|it| kill(*it)).collect()), &late_status(reason, exit_code));
+        let killed = causes.iter().any(|(cause, _)| *cause == TerminationCause::OomKilled);
         let agrees = (reason == "OOMKilled") == killed;
         prop_assert!(agrees || difference.is_some(), "what differs is said");
         if difference.is_none() {
@@ -183,19 +183,19 @@ proptest! {
         records in prop::collection::vec((any::<bool>(), 0..400_u16, 0..2_000_i64), 0..1_500),
     ) {
         let mut comparison = StatusMismatch::default();
-        let mut verdicts = 0;
+        let mut terminations = 0;
         let mut said = 0;
-        for (is_verdict, uid, second) in records {
+        for (is_termination, uid, second) in records {
             let uid = uid.to_string();
-            if is_verdict {
-                verdicts += 1;
+            if is_termination {
+                terminations += 1;
                 comparison.terminated(at(second), &ContainerTerminated { container: container(&uid, Some("i1")), ..ended(&[(TerminationCause::Other, Explanation::Unexplained)], vec![]) });
             } else {
-                let end = ContainerEnded { pod: uid.into(), ..told("OOMKilled", 137) };
+                let end = ContainerEnded { pod: uid.into(), ..late_status("OOMKilled", 137) };
                 said += u64::from(comparison.status(at(second), &end).is_some());
             }
             prop_assert!(comparison.waiting() <= OPEN);
-            prop_assert_eq!(verdicts, said + comparison.waiting() as u64 + comparison.unmatched());
+            prop_assert_eq!(terminations, said + comparison.waiting() as u64 + comparison.unmatched());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an eviction explains, ours and the kubelet's, and how a kill beside it is told.
+//! What an eviction explains, ours and the kubelet's, and how a kill in addition to it is reported.
 
 use super::*;
 
@@ -28,27 +28,27 @@ fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
     ended(&mut engine, 2, cgroup());
     step(&mut engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
-    let verdicts: Vec<_> = later(&mut engine).iter().map(ContainerTerminated::cause).collect();
-    assert_eq!(verdicts, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
+    let causes: Vec<_> = later(&mut engine).iter().map(ContainerTerminated::cause).collect();
+    assert_eq!(causes, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
 }
 
 #[test]
 fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
     let mut engine = watcher();
     evict_a(&mut engine, 1);
-    let told = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
-    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(kill)) = &told.kind else { panic!() };
+    let decision = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
+    let crate::decision::DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
     assert_eq!(kill.evicting_since, Some(at(1)));
-    let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
+    let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
-        only(&verdict),
+        only(&ends),
         (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, Some(TerminationCause::OomKilled))
     );
-    let kinds: Vec<_> = verdict[0].evidence.iter().map(Evidence::at).collect();
+    let kinds: Vec<_> = ends[0].evidence.iter().map(Evidence::at).collect();
     assert_eq!(kinds, [Some(at(1)), Some(at(2)), None], "in order");
-    let story = engine.oom();
-    assert_eq!((story.ends().of(TerminationCause::EvictedByAgent), story.ends().total()), (1, 1));
-    assert_eq!(story.kills().total(), 1);
+    let tracker = engine.oom();
+    assert_eq!((tracker.ends().of(TerminationCause::EvictedByAgent), tracker.ends().total()), (1, 1));
+    assert_eq!(tracker.kills().total(), 1);
 }
 
 #[test]
@@ -56,15 +56,15 @@ fn a_kill_before_the_eviction_comes_first() {
     let mut engine = watcher();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     evict_a(&mut engine, 2);
-    let verdict = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
+    let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
-        only(&verdict),
+        only(&ends),
         (TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(TerminationCause::EvictedByAgent))
     );
 }
 
 #[test]
-fn the_kubelets_evictions_are_told_from_ours() {
+fn the_kubelets_evictions_are_distinguished_from_ours() {
     let mut engine = watcher();
     let by_kubelet = |container: &str| ContainerEnded {
         container: container.into(),
@@ -80,6 +80,6 @@ fn the_kubelets_evictions_are_told_from_ours() {
     let mut engine = watcher();
     let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
     killed(&mut engine, 2, OomKill { container_id: Some("main".into()), ..kill(7, OomVictimRole::Main) });
-    let verdict = ended(&mut engine, 3, dated).ended;
-    assert_eq!(only(&verdict).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
+    let ends = ended(&mut engine, 3, dated).ended;
+    assert_eq!(only(&ends).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
 }

@@ -41,23 +41,23 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
         }
         for ended in &decision.ended {
             prop_assert!(!ended.causes.is_empty());
-            let mut verdicts: Vec<TerminationCause> = ended.causes.iter().map(|cause| cause.cause).collect();
-            verdicts.sort_unstable();
-            verdicts.dedup();
-            prop_assert_eq!(verdicts.len(), ended.causes.len(), "no cause twice");
+            let mut causes: Vec<TerminationCause> = ended.causes.iter().map(|cause| cause.cause).collect();
+            causes.sort_unstable();
+            causes.dedup();
+            prop_assert_eq!(causes.len(), ended.causes.len(), "no cause twice");
             *ends.entry(ended.cause()).or_insert(0) += 1;
         }
     }
-    let story = engine.oom();
-    prop_assert_eq!(story.kills().total(), kills);
-    for verdict in TerminationCause::ALL {
-        prop_assert_eq!(story.ends().of(verdict), ends.get(&verdict).copied().unwrap_or(0));
+    let tracker = engine.oom();
+    prop_assert_eq!(tracker.kills().total(), kills);
+    for cause in TerminationCause::ALL {
+        prop_assert_eq!(tracker.ends().of(cause), ends.get(&cause).copied().unwrap_or(0));
     }
-    prop_assert!(story.ends().total() <= counted, "an end has at least one record");
-    prop_assert_eq!(story.pods().map(|(_, pod)| pod.open_ends()).sum::<usize>(), 0);
-    let of_pods: u64 = story.pods().map(|(_, pod)| pod.ends().total()).sum();
-    prop_assert!(of_pods <= story.ends().total());
-    for (_, pod) in story.pods() {
+    prop_assert!(tracker.ends().total() <= counted, "an end has at least one record");
+    prop_assert_eq!(tracker.pods().map(|(_, pod)| pod.open_ends()).sum::<usize>(), 0);
+    let of_pods: u64 = tracker.pods().map(|(_, pod)| pod.ends().total()).sum();
+    prop_assert!(of_pods <= tracker.ends().total());
+    for (_, pod) in tracker.pods() {
         let of_containers: u64 = pod.containers().values().map(|it| it.ends.total()).sum();
         prop_assert_eq!(of_containers, pod.ends().total());
     }
@@ -81,7 +81,7 @@ run(inputs)?;
 }
 
 #[test]
-fn kills_told_twice_count_once(inputs in records()) {
+fn kills_reported_twice_count_once(inputs in records()) {
 let dated = |input: &Input| match &input.event {
 Event::OomKill(kill) => kill.pid != 0 && kill.at.is_some_and(|at| at <= input.at),
 _ => false,

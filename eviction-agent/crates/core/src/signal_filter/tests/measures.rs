@@ -7,7 +7,7 @@ fn measured_by(measure: MemoryMeasure) -> Engine {
 }
 
 #[test]
-fn the_measure_decides_and_all_are_told() {
+fn the_measure_decides_and_all_are_reported() {
     let seen = |seconds| {
         with(50, seconds, |detail| {
             detail.mem_available = Reading::Known(400);

@@ -14,7 +14,7 @@ fn falling(seconds: i64) -> NodeStats {
 }
 
 #[test]
-fn a_threshold_about_to_be_met_is_told_raises_or_evicts() {
+fn a_threshold_about_to_be_met_is_reported_raises_or_evicts() {
     for (predict, raised, goes) in [
         (PredictionMode::Off, 0, false),
         (PredictionMode::Condition, 1, false),
@@ -72,7 +72,7 @@ fn a_closed_gate_predicts_nothing() {
 }
 
 #[test]
-fn the_pods_that_grow_fastest_are_told() {
+fn the_pods_that_grow_fastest_are_reported() {
     let pods = set(vec![pod("fast", "1"), pod("slow", "1"), pod("still", "1"), pod("shrinks", "1")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "1")], |_| ()), &pods);
     let mut last = None;
@@ -89,9 +89,9 @@ fn the_pods_that_grow_fastest_are_told() {
     let report = DecisionRecord::of(&last.unwrap());
     let report = serde_json::to_value(report).unwrap();
     let growing = report["pass"]["growing"].as_array().unwrap();
-    let told: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
-    assert_eq!(told, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
+    let growing: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
+    assert_eq!(growing, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
     let no_pods = sample(&mut engine, 6, node(900, 900, at(6)));
-    let told = no_pods.evaluation().unwrap().context.growing;
-    assert_eq!(told, Growing::default(), "the look saw none of them for long enough");
+    let growing = no_pods.evaluation().unwrap().context.growing;
+    assert_eq!(growing, Growing::default(), "the sample had none of them for long enough");
 }

@@ -158,7 +158,7 @@ fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
 }
 
 #[test]
-fn while_evictions_are_held_nobody_new_goes_but_a_soft_victim_is_hurried() {
+fn while_evictions_are_paused_nobody_new_goes_but_a_soft_grace_period_is_shortened() {
     let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "200", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 60), ("other", 50)];
@@ -177,7 +177,7 @@ fn while_evictions_are_held_nobody_new_goes_but_a_soft_victim_is_hurried() {
 
 /// What counts is what it frees of what is short, not that it goes anyhow.
 #[test]
-fn nobody_is_hurried_who_frees_next_to_nothing_of_what_is_short() {
+fn no_grace_period_is_shortened_for_next_to_nothing() {
     let thresholds = vec![hard(PidAvailable, "500"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
     let values = |uid, memory, processes| {

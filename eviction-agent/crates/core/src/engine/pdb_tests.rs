@@ -116,7 +116,7 @@ fn a_hard_threshold_that_is_to_ask_goes_to_the_next_class() {
 }
 
 #[test]
-fn in_the_kubelets_profile_a_hard_threshold_asks_once_and_a_soft_one_passes_over() {
+fn in_the_kubelets_profile_a_hard_threshold_asks_once_and_a_soft_one_skips_the_pod() {
     let mut engine = chosen(policy(vec![hard(MemoryAvailable, "100")]));
     step(&mut engine, 1, no("a"));
     let next = step(&mut engine, 2, sample(2, 50, &USAGE));

@@ -119,7 +119,7 @@ fn a_capacity_that_jumps_is_believed_when_it_lasts() {
 }
 
 #[test]
-fn a_second_look_that_cannot_be_true_evicts_nobody() {
+fn an_implausible_second_sample_evicts_nobody() {
     let mut engine = doubtful();
     let with_disk = |available, seconds| {
         let fs = FsStats {
@@ -138,7 +138,7 @@ fn a_second_look_that_cannot_be_true_evicts_nobody() {
 }
 
 #[test]
-fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
+fn a_signal_that_is_unknown_for_long_is_unavailable_until_it_is_read_again() {
     let mut engine = doubtful();
     let dark =
         |seconds| NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(1, 900, at(seconds)) };
@@ -155,7 +155,7 @@ fn a_signal_that_is_unknown_for_long_is_blind_and_sees_again() {
 }
 
 #[test]
-fn what_a_node_does_not_have_blinds_nobody() {
+fn a_signal_that_a_node_does_not_have_is_not_unavailable() {
     let mut engine = doubtful();
     let without =
         |seconds| NodeStats { node_fs: Reading::Unknown(UnknownReason::Absent), ..node(500, 1, at(seconds)) };

@@ -105,7 +105,7 @@ fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
 }
 
 #[test]
-fn who_did_not_go_is_let_be_and_then_goes_last() {
+fn a_failed_eviction_is_not_repeated_at_once_and_then_goes_last() {
     let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);

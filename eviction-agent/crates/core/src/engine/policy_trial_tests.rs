@@ -45,7 +45,7 @@ fn took_effect(decision: &Decision) -> bool {
 }
 
 #[test]
-fn a_change_that_evicts_nobody_takes_effect_with_the_next_look() {
+fn a_change_that_evicts_nobody_takes_effect_with_the_next_sample() {
     let mut engine = started(cautious(vec![hard(MemoryAvailable, "100")]));
     sample(&mut engine, 0, 500);
     let changed = cautious(vec![hard(MemoryAvailable, "200")]);
@@ -69,8 +69,8 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
         assert_eq!(victims(waiting.trial.as_deref().unwrap()), [("greedy", 1)]);
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
-        let told = &report["proposal"]["waits"]["would_evict"][0]["name"];
-        assert_eq!(told, "pod-greedy");
+        let name = &report["proposal"]["waits"]["would_evict"][0]["name"];
+        assert_eq!(name, "pod-greedy");
     }
     assert!(
         engine.proposed().is_some() && !engine.is_proposal_due(at(299)) && engine.is_proposal_due(at(300))
@@ -106,7 +106,7 @@ fn what_nobody_sees_at_present_proves_nothing() {
 }
 
 #[test]
-fn by_hand_means_by_hand() {
+fn a_change_to_be_applied_manually_waits_until_it_is() {
     let mut engine = started(accepting(ApplyChanges::Manually, vec![hard(MemoryAvailable, "100")]));
     // A proposal that would let itself in does not decide about that.
     propose(&mut engine, 0, accepting(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]));
