@@ -172,7 +172,7 @@ impl Evaluation {
     /// The threshold that a pod goes for, if it is one.
     pub fn threshold_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
         match cause {
-            Cause::Threshold { threshold: line } => self.threshold(line),
+            Cause::Threshold { threshold: index } => self.threshold(index),
             Cause::EmptyDir { .. } | Cause::PodStorage | Cause::ContainerStorage { .. } => None,
         }
     }
@@ -180,7 +180,7 @@ impl Evaluation {
     /// What a pod goes for: the name of a signal, or one of [`LABELS`].
     pub fn label_of(&self, cause: Cause) -> &'static str {
         match cause {
-            Cause::Threshold { threshold: line } => self.signal_of(line).map_or("", Signal::name),
+            Cause::Threshold { threshold: index } => self.signal_of(index).map_or("", Signal::name),
             Cause::EmptyDir { .. } => LABELS[0],
             Cause::PodStorage => LABELS[1],
             Cause::ContainerStorage { .. } => LABELS[2],

@@ -175,9 +175,9 @@ impl fmt::Display for SkipReason {
 impl Deficit {
     /// What a threshold that is met, or about to be, lacks by an observation before anybody
     /// makes up for it.
-    pub(crate) fn of(place: u8, line: &ResolvedThreshold, seen: &Observation) -> Self {
-        let threshold = line.value(seen.capacity);
-        let goal = line.resolved_at(seen.capacity);
+    pub(crate) fn of(place: u8, resolved: &ResolvedThreshold, seen: &Observation) -> Self {
+        let threshold = resolved.value(seen.capacity);
+        let goal = resolved.resolved_at(seen.capacity);
         let mut deficit = Self {
             threshold_index: place,
             available: seen.available,

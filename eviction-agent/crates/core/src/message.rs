@@ -45,7 +45,9 @@ pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
         return EvictionText::default();
     };
     match eviction.cause {
-        Cause::Threshold { threshold: line } => for_threshold(evaluation, eviction.pod, line, known),
+        Cause::Threshold { threshold: threshold_index } => {
+            for_threshold(evaluation, eviction.pod, threshold_index, known)
+        }
         Cause::EmptyDir { volume } => plain(empty_dir(&known.pod, volume)),
         Cause::PodStorage => plain(pod_storage(&known.pod)),
         Cause::ContainerStorage { container } => plain(container_storage(&known.pod, container)),
@@ -79,9 +81,9 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
     Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
 }
 
-fn for_threshold(evaluation: &Evaluation, place: u32, line: u8, known: &KnownPod) -> EvictionText {
+fn for_threshold(evaluation: &Evaluation, place: u32, threshold_index: u8, known: &KnownPod) -> EvictionText {
     let mut annotations = BTreeMap::new();
-    let Some(threshold) = evaluation.threshold(line).map(|line| &line.threshold) else {
+    let Some(threshold) = evaluation.threshold(threshold_index).map(|resolved| &resolved.threshold) else {
         return EvictionText::default();
     };
     let resource = threshold.signal.resource();

@@ -1,4 +1,4 @@
-//! Where values are going: how fast they change, and when they will reach a line.
+//! Where values are going: how fast they change, and when they will reach a threshold.
 //!
 //! A [`Trend`] keeps the last few samples of one value and the median of the slopes between
 //! all pairs of them (the Theil–Sen estimator): a jump, a glitch or a few late samples do not

@@ -95,17 +95,17 @@ pub(super) struct BufferPool {
 impl BufferPool {
     /// Makes room for an evaluation of so many pods in which each of so many thresholds is met, and for a copy of it while
     /// it waits for garbage collection.
-    pub(super) fn reserve(&mut self, lines: usize, pods: usize) {
-        let each = 2 * lines;
+    pub(super) fn reserve(&mut self, thresholds: usize, pods: usize) {
+        let each = 2 * thresholds;
         self.actions.make_room(2, FEW);
         self.conditions.make_room(2, NodeCondition::COUNT);
-        self.met.make_room(2, lines);
+        self.met.make_room(2, thresholds);
         self.ranked.make_room(2, pods);
         self.rejected.make_room(2, Signal::COUNT);
         self.refused_pods.make_room(2, FEW);
-        self.imminent.make_room(2, lines);
+        self.imminent.make_room(2, thresholds);
         self.in_flight.make_room(2, FEW);
-        self.deficits.make_room(2, lines);
+        self.deficits.make_room(2, thresholds);
         // The walk has its own beside those of each threshold: whose budget said no, who frees little, who did not go
         // lately.
         self.pods.make_room(each + 3, FEW);
@@ -254,10 +254,10 @@ impl Engine {
         self.pool = stage.pool;
         self.joined = stage.joined;
         self.threshold_order = stage.threshold_order;
-        let (lines, pods) = (self.thresholds.all().len(), self.pods.len());
-        self.pool.reserve(lines, pods);
+        let (thresholds, pods) = (self.thresholds.all().len(), self.pods.len());
+        self.pool.reserve(thresholds, pods);
         self.threshold_order.clear();
-        self.threshold_order.reserve(lines);
+        self.threshold_order.reserve(thresholds);
         // Used where nobody has looked up whose statistics these are.
         self.joined.clear();
         self.joined.reserve(pods);

@@ -76,9 +76,9 @@ impl Engine {
         }
         let mut urgent = take(&mut self.threshold_order);
         by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
-        for &line in &urgent {
-            evaluation.driving = Some(line);
-            let ends = self.handle_threshold(at, &mut evaluation, line, actions);
+        for &threshold_index in &urgent {
+            evaluation.driving = Some(threshold_index);
+            let ends = self.handle_threshold(at, &mut evaluation, threshold_index, actions);
             evaluation.end_deficit();
             if ends {
                 break;
@@ -103,13 +103,13 @@ impl Engine {
         &mut self,
         at: Timestamp,
         evaluation: &mut Evaluation,
-        line: u8,
+        threshold_index: u8,
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(signal) = evaluation.driving_signal() else {
             return false;
         };
-        if self.is_covered(evaluation, line, actions) {
+        if self.is_covered(evaluation, threshold_index, actions) {
             evaluation.end = EvaluationEnd::ReleaseInProgress;
             return false;
         }
@@ -146,7 +146,7 @@ impl Engine {
             // To the kubelet reclaim was enough when every threshold of the node is resolved; else when
             // the one is that it was for, whatever other signals are short of.
             let lacks = match evaluation.driving.filter(|_| !self.policy.rules.are_kubelets()) {
-                Some(line) => self.thresholds.is_unresolved(line, &seen),
+                Some(threshold_index) => self.thresholds.is_unresolved(threshold_index, &seen),
                 None => self.thresholds.any_unresolved(&seen),
             };
             if !lacks {
@@ -166,9 +166,10 @@ impl Engine {
         };
         let mut imminent = take(&mut evaluation.context.imminent);
         for &place in evaluation.visible.iter() {
-            let line = evaluation.threshold(place);
-            if line.is_some_and(|line| evaluation.context.is_imminent(line, &evaluation.observations, within))
-            {
+            let resolved = evaluation.threshold(place);
+            if resolved.is_some_and(|resolved| {
+                evaluation.context.is_imminent(resolved, &evaluation.observations, within)
+            }) {
                 imminent.push(place);
             }
         }
@@ -181,11 +182,11 @@ impl Engine {
     }
 
     fn raise_conditions(&mut self, at: Timestamp, met: &[Met], imminent: &[u8]) {
-        let lines = self.thresholds.all();
+        let thresholds = self.thresholds.all();
         let places = met.iter().map(|met| met.threshold).chain(imminent.iter().copied());
         let raised = places
-            .filter_map(|place| lines.get(usize::from(place)))
-            .map(|line| line.threshold.signal.condition());
+            .filter_map(|place| thresholds.get(usize::from(place)))
+            .map(|resolved| resolved.threshold.signal.condition());
         self.conditions.raise(at, raised, self.policy.pressure_transition_period);
     }
 
@@ -206,16 +207,16 @@ pub(super) fn record_event(resource: Resource, actions: &mut Vec<Action>) {
 
 /// Writes the thresholds that may evict to `urgent`, the most urgent first: by the kubelet's rules one,
 /// else hard before soft, memory before the rest, then as configured.
-fn by_urgency(rules: &Rules, met: &[Met], lines: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
+fn by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
     urgent.clear();
     if rules.are_kubelets() {
-        urgent.extend(most_urgent(met, lines));
+        urgent.extend(most_urgent(met, thresholds));
         return;
     }
     urgent.extend(met.iter().filter(|met| met.may_evict).map(|met| met.threshold));
     // Stable: what is alike keeps its place in the configuration.
-    urgent.sort_by_key(|&line| {
-        lines.get(usize::from(line)).map(|ResolvedThreshold { threshold, .. }| {
+    urgent.sort_by_key(|&threshold_index| {
+        thresholds.get(usize::from(threshold_index)).map(|ResolvedThreshold { threshold, .. }| {
             (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
         })
     });
@@ -227,11 +228,11 @@ fn by_urgency(rules: &Rules, met: &[Met], lines: &[ResolvedThreshold], urgent: &
 /// turns thresholds of memory around and leaves the others as its map gave them. Of the
 /// outcomes it can have, this is the one for thresholds in their configured order: the last
 /// one of memory, else the first one.
-fn most_urgent(met: &[Met], lines: &[ResolvedThreshold]) -> Option<u8> {
+fn most_urgent(met: &[Met], thresholds: &[ResolvedThreshold]) -> Option<u8> {
     let is_memory = |met: &&Met| {
-        lines
+        thresholds
             .get(usize::from(met.threshold))
-            .is_some_and(|line| line.threshold.signal.resource() == Resource::Memory)
+            .is_some_and(|resolved| resolved.threshold.signal.resource() == Resource::Memory)
     };
     let fresh = || met.iter().filter(|met| met.may_evict);
     let urgent = fresh().rfind(is_memory).or_else(|| fresh().next());

@@ -92,7 +92,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) {
         let handled = evaluation.driving.zip(evaluation.driving_signal());
-        let Some((line, signal)) = handled.filter(|_| self.can_rank()) else {
+        let Some((threshold_index, signal)) = handled.filter(|_| self.can_rank()) else {
             evaluation.end = EvaluationEnd::CannotRank;
             return;
         };
@@ -104,10 +104,10 @@ impl Engine {
         let measure = Measure::of(signal, evaluation.layout);
         rank(measure, &evaluation.pods, &evaluation.snapshot, joined, &mut evaluation.ranked);
         match &self.policy.rules.preferences {
-            None => self.evict_first(evaluation, line, actions),
+            None => self.evict_first(evaluation, threshold_index, actions),
             Some(preferences) => {
                 let most = preferences.max_evictions_per_sync;
-                self.evict_for_deficit(at, evaluation, line, most, actions);
+                self.evict_for_deficit(at, evaluation, threshold_index, most, actions);
             }
         }
     }
@@ -115,8 +115,8 @@ impl Engine {
     /// The first that is not critical. A failed kill would end the evaluation as well. Who has a
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is skipped by a
     /// soft threshold.
-    fn evict_first(&self, evaluation: &mut Evaluation, line: u8, actions: &mut Vec<Action>) {
-        if self.waits_for_api(is_hard(evaluation, line)) {
+    fn evict_first(&self, evaluation: &mut Evaluation, threshold_index: u8, actions: &mut Vec<Action>) {
+        if self.waits_for_api(is_hard(evaluation, threshold_index)) {
             evaluation.end = EvaluationEnd::ApiUnreachable;
             return;
         }
@@ -130,8 +130,9 @@ impl Engine {
                 continue;
             }
             let budget = self.pdb_refusals.refused_for(&known.pod.uid);
-            let ignores_budget =
-                budget.is_some() && self.policy.eviction.hard_ignores_pdb && is_hard(evaluation, line);
+            let ignores_budget = budget.is_some()
+                && self.policy.eviction.hard_ignores_pdb
+                && is_hard(evaluation, threshold_index);
             if let Some(age) = budget.filter(|_| !ignores_budget) {
                 let why = Refusal::DisruptionBudget { age };
                 evaluation.refused_pods.push(RefusedPod { pod: candidate.pod, why });
@@ -140,8 +141,8 @@ impl Engine {
             }
             actions.push(Action::Evict(Eviction {
                 pod: candidate.pod,
-                grace_period_seconds: self.grace_period(evaluation, line, known),
-                cause: Cause::Threshold { threshold: line },
+                grace_period_seconds: self.grace_period(evaluation, threshold_index, known),
+                cause: Cause::Threshold { threshold: threshold_index },
                 ignores_budget,
             }));
             evaluation.end = EvaluationEnd::Evicted;
@@ -150,8 +151,8 @@ impl Engine {
     }
 
     /// One second for a hard threshold; for a soft one what the rules say.
-    pub(super) fn grace_period(&self, evaluation: &Evaluation, line: u8, known: &KnownPod) -> i64 {
-        if is_hard(evaluation, line) {
+    pub(super) fn grace_period(&self, evaluation: &Evaluation, threshold_index: u8, known: &KnownPod) -> i64 {
+        if is_hard(evaluation, threshold_index) {
             return IMMEDIATE_GRACE_SECONDS;
         }
         let own = known.pod.termination_grace_period_seconds;
@@ -170,8 +171,8 @@ impl Engine {
     }
 }
 
-fn is_hard(evaluation: &Evaluation, line: u8) -> bool {
-    evaluation.threshold(line).is_some_and(|line| line.threshold.is_hard())
+fn is_hard(evaluation: &Evaluation, threshold_index: u8) -> bool {
+    evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard())
 }
 
 /// A pod of which it is asked whether it may go.

@@ -1,7 +1,7 @@
 //! Kernel kill: a decision made ahead, for a BPF program to carry out.
 //!
 //! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
-//! milliseconds. So it is decided on each sample who would go if the nearest hard line of memory
+//! milliseconds. So it is decided on each sample who would go if the nearest hard threshold of memory
 //! were crossed now: [`Engine::kill_order`](super::Engine::kill_order) lets the ordinary pipeline
 //! decide on a sample that differs from the present one in nothing but what is available. What
 //! comes of it is an ordinary decision with its report; where it must not be carried out without
@@ -32,8 +32,8 @@ use crate::threshold::Thresholds;
 use crate::time::Timestamp;
 
 impl Engine {
-    /// Who goes if the nearest hard line of memory is crossed, on a sample with the values of all
-    /// pods at this time; changes nothing. Nobody if the line is more than `reach` bytes away.
+    /// Who goes if the nearest hard threshold of memory is crossed, on a sample with the values of all
+    /// pods at this time; changes nothing. Nobody if the threshold is more than `reach` bytes away.
     ///
     /// When it was carried out, a sample of [`ArmedKillOrder::met_at`] tells the engine: the same
     /// decision comes of it, for real.
@@ -52,12 +52,12 @@ impl Engine {
         if self.proposal.is_some() {
             return Err(NotArmedReason::ConfigPending);
         }
-        let line = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
+        let threshold = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
         let mut trial = self.clone();
         // The sample may have been decided on already; its values are as good as new.
         trial.thresholds.forget_observations();
-        let event = Event::Sample(line.when_met(snapshot, at));
-        checked_order(line, trial.step(Input { at, event }))
+        let event = Event::Sample(threshold.when_met(snapshot, at));
+        checked_order(threshold, trial.step(Input { at, event }))
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct HardThreshold {
 }
 
 impl HardThreshold {
-    /// The line of a sample, if it is within `reach` bytes.
+    /// The threshold of a sample, if it is within `reach` bytes.
     pub(crate) fn of(
         thresholds: &Thresholds,
         rules: &Rules,
@@ -83,13 +83,13 @@ impl HardThreshold {
         reach: u64,
     ) -> Result<Self, NotArmedReason> {
         let signal = Signal::MemoryAvailable;
-        let lines = thresholds.visible().iter().filter_map(|&place| {
-            let line = thresholds.all().get(usize::from(place))?;
-            let guarded = line.threshold.signal == signal && line.threshold.is_hard();
-            guarded.then_some((place, line))
+        let guarded = thresholds.visible().iter().filter_map(|&place| {
+            let resolved = thresholds.all().get(usize::from(place))?;
+            let is_guarded = resolved.threshold.signal == signal && resolved.threshold.is_hard();
+            is_guarded.then_some((place, resolved))
         });
-        let lines: Vec<_> = lines.collect();
-        if lines.is_empty() {
+        let guarded: Vec<_> = guarded.collect();
+        if guarded.is_empty() {
             return Err(NotArmedReason::NoHardThreshold);
         }
         if rules.memory().measure != MemoryMeasure::WorkingSet {
@@ -107,13 +107,13 @@ impl HardThreshold {
         };
         let (available, capacity) = (figure(seen.available)?, figure(seen.capacity)?);
         let mut nearest = None::<Self>;
-        for (place, line) in lines {
-            let met_below = figure(line.threshold.value.quantity(seen.capacity).value())?;
+        for (index, resolved) in guarded {
+            let met_below = figure(resolved.threshold.value.quantity(seen.capacity).value())?;
             if available < met_below {
                 return Err(NotArmedReason::ThresholdMet);
             }
             if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.threshold) {
-                nearest = Some(Self { index: place, threshold: met_below, available, capacity });
+                nearest = Some(Self { index, threshold: met_below, available, capacity });
             }
         }
         let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;
@@ -124,12 +124,12 @@ impl HardThreshold {
         }
     }
 
-    /// How much can be used until the line is reached, bytes.
+    /// How much can be used until the threshold is reached, bytes.
     pub(crate) fn headroom(&self) -> u64 {
         self.available - self.threshold
     }
 
-    /// The same sample with the line just crossed at this time.
+    /// The same sample with the threshold just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut supposed = snapshot.clone();
         let available = self.threshold - 1;
@@ -145,17 +145,17 @@ impl HardThreshold {
     }
 }
 
-/// Who goes if the line is crossed.
+/// Who goes if the threshold is crossed.
 #[derive(Clone, Debug)]
 pub struct ArmedKillOrder {
-    /// The decision, as the ordinary pipeline made it; its pass carries the sample, with the line
+    /// The decision, as the ordinary pipeline made it; its pass carries the sample, with the threshold
     /// just crossed.
     pub decision: Decision,
     /// The eviction in it that may be begun at the crossing: the first.
     pub eviction: Eviction,
     /// Whom.
     pub victim: Arc<KnownPod>,
-    /// The line: it is crossed when less than this is available, bytes.
+    /// The threshold: it is crossed when less than this is available, bytes.
     pub threshold: u64,
     /// What was available at the sample, bytes.
     pub available: u64,
@@ -164,7 +164,7 @@ pub struct ArmedKillOrder {
 }
 
 impl ArmedKillOrder {
-    /// What was left to the line, bytes.
+    /// What was left to the threshold, bytes.
     pub fn headroom(&self) -> u64 {
         self.available.saturating_sub(self.threshold)
     }
@@ -174,7 +174,7 @@ impl ArmedKillOrder {
         self.capacity.saturating_sub(self.threshold)
     }
 
-    /// The sample that it was made on, with the line crossed at this time.
+    /// The sample that it was made on, with the threshold crossed at this time.
     pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
         let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
         snapshot.node.memory = snapshot.node.memory.map(|memory| MemoryStats { time: Some(at), ..memory });
@@ -182,12 +182,12 @@ impl ArmedKillOrder {
     }
 }
 
-/// Whether what the pipeline decided for a crossed line may be carried out without another sample.
+/// Whether what the pipeline decided for a crossed threshold may be carried out without another sample.
 pub(crate) fn checked_order(
-    line: HardThreshold,
+    threshold: HardThreshold,
     decision: Decision,
 ) -> Result<ArmedKillOrder, NotArmedReason> {
-    let HardThreshold { index: threshold, threshold: met_below, available, capacity } = line;
+    let HardThreshold { index, threshold: met_below, available, capacity } = threshold;
     let Some(evaluation) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
     let first = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(Ok(*eviction)),
@@ -195,7 +195,7 @@ pub(crate) fn checked_order(
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
     let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(evaluation.end)))?;
-    if eviction.cause != (Cause::Threshold { threshold }) {
+    if eviction.cause != (Cause::Threshold { threshold: index }) {
         return Err(NotArmedReason::OtherSignal);
     }
     let Some(victim) = evaluation.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
@@ -244,7 +244,7 @@ fn is_alike(one: &Candidate, other: &Candidate) -> bool {
 pub enum NotArmedReason {
     /// The policy does not want it.
     Off,
-    /// No hard threshold of `memory.available` counts: soft ones never have a verdict.
+    /// No hard threshold of `memory.available` counts: soft ones never have a kill order.
     #[serde(rename = "no_hard_line")]
     NoHardThreshold,
     /// What is available is not measured by the working set, whose growth charges bound.
@@ -257,10 +257,10 @@ pub enum NotArmedReason {
     /// A hard threshold is met: the ordinary way is under way.
     #[serde(rename = "crossed_already")]
     ThresholdMet,
-    /// Nothing is left to the line: growth by nothing would be growth enough.
+    /// Nothing is left to the threshold: growth by nothing would be growth enough.
     #[serde(rename = "at_the_line")]
     AtThreshold,
-    /// The line is far.
+    /// The threshold is far.
     Far,
     /// A changed policy waits to take effect.
     #[serde(rename = "policy_waits")]

@@ -37,12 +37,12 @@ impl Engine {
     pub fn needs_pods(&self, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory().measure);
         self.policy.rules.are_kubelets()
-            || self.thresholds.met_by(&seen).any(|(place, line)| {
-                let signal = line.threshold.signal;
+            || self.thresholds.met_by(&seen).any(|(place, resolved)| {
+                let signal = resolved.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
-                    let hard = line.threshold.is_hard().then_some(IMMEDIATE);
+                    let hard = resolved.threshold.is_hard().then_some(IMMEDIATE);
                     let expected = self.in_flight.expected(signal, seen.time, hard);
-                    Deficit::of(place, line, &seen).lacking() > expected
+                    Deficit::of(place, resolved, &seen).lacking() > expected
                 })
             })
     }
@@ -52,13 +52,13 @@ impl Engine {
     pub(super) fn is_covered(
         &mut self,
         evaluation: &mut Evaluation,
-        line: u8,
+        threshold_index: u8,
         actions: &mut Vec<Action>,
     ) -> bool {
         if self.policy.rules.are_kubelets() {
             return false;
         }
-        let Some(deficit) = self.deficit(evaluation, line, actions) else {
+        let Some(deficit) = self.deficit(evaluation, threshold_index, actions) else {
             return false;
         };
         let is_covered = deficit.remaining() <= 0;
@@ -68,11 +68,11 @@ impl Engine {
 
     /// What a threshold lacks, by the last sample of the evaluation.
     fn deficit(&mut self, evaluation: &Evaluation, place: u8, actions: &mut Vec<Action>) -> Option<Deficit> {
-        let line = evaluation.threshold(place)?;
-        let (signal, hard) = (line.threshold.signal, line.threshold.is_hard());
+        let resolved = evaluation.threshold(place)?;
+        let (signal, hard) = (resolved.threshold.signal, resolved.threshold.is_hard());
         let after_reclaim = evaluation.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
         let seen = after_reclaim.or_else(|| evaluation.observations.get(signal))?;
-        let mut deficit = self.pool.deficit(Deficit::of(place, line, &seen));
+        let mut deficit = self.pool.deficit(Deficit::of(place, resolved, &seen));
         self.update_growth(evaluation);
         deficit.in_flight = self.in_flight.expected(signal, seen.time, hard.then_some(IMMEDIATE));
         let cause = Cause::Threshold { threshold: place };
@@ -116,19 +116,21 @@ impl Engine {
         &mut self,
         at: Timestamp,
         evaluation: &mut Evaluation,
-        line: u8,
+        threshold_index: u8,
         most: u32,
         actions: &mut Vec<Action>,
     ) {
         // It was made a moment ago, unless there was a second sample since.
         let made = evaluation.deficits.pop_if(|_| evaluation.observations_after_reclaim.is_none());
-        let Some(deficit) = made.or_else(|| self.deficit(evaluation, line, actions)) else {
+        let Some(deficit) = made.or_else(|| self.deficit(evaluation, threshold_index, actions)) else {
             evaluation.end = EvaluationEnd::NoCandidates;
             return;
         };
-        let (open, hard) =
-            (deficit.remaining(), evaluation.threshold(line).is_some_and(|line| line.threshold.is_hard()));
-        let runs_out = evaluation.signal_of(line).is_some_and(|signal| {
+        let (open, hard) = (
+            deficit.remaining(),
+            evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard()),
+        );
+        let runs_out = evaluation.signal_of(threshold_index).is_some_and(|signal| {
             let eta = evaluation.context.slopes[signal as usize]
                 .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())));
             eta.is_some_and(|eta| eta.expected < SINGLE)
@@ -149,7 +151,7 @@ impl Engine {
                     at,
                     evaluation,
                     joined,
-                    line,
+                    threshold_index,
                     hard,
                     remaining: open,
                     may_evict: room,
@@ -183,7 +185,7 @@ pub(super) struct Selection<'a> {
     pub(super) evaluation: &'a mut Evaluation,
     /// The places of the pods' statistics.
     pub(super) joined: &'a [u32],
-    pub(super) line: u8,
+    pub(super) threshold_index: u8,
     pub(super) hard: bool,
     /// What is still lacking.
     pub(super) remaining: i64,
@@ -297,7 +299,7 @@ impl Selection<'_> {
     fn release(&self, place: u32) -> ExpectedRelease {
         let (evaluation, at) = (&*self.evaluation, self.joined.get(place as usize));
         let stats = at.and_then(|&at| evaluation.snapshot.pod(at));
-        evaluation.signal_of(self.line).map_or(ExpectedRelease::UNKNOWN, |signal| {
+        evaluation.signal_of(self.threshold_index).map_or(ExpectedRelease::UNKNOWN, |signal| {
             ExpectedRelease::of(signal, evaluation.layout, &evaluation.pods, place, stats)
         })
     }
@@ -311,8 +313,8 @@ impl Selection<'_> {
             self.evaluation.refused_pods.push(RefusedPod { pod: place, why });
             return false;
         }
-        let grace_period_seconds = self.engine.grace_period(self.evaluation, self.line, known);
-        let cause = Cause::Threshold { threshold: self.line };
+        let grace_period_seconds = self.engine.grace_period(self.evaluation, self.threshold_index, known);
+        let cause = Cause::Threshold { threshold: self.threshold_index };
         let ignores_budget = budget == PdbPolicy::Ignored;
         let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
         let stats = self.joined.get(place as usize).and_then(|&at| self.evaluation.snapshot.pod(at));
@@ -338,7 +340,7 @@ impl Selection<'_> {
 
     /// Why a pod may not go. Nobody else goes if none does in this evaluation or is terminating.
     fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
-        let signal = self.evaluation.signal_of(self.line)?;
+        let signal = self.evaluation.signal_of(self.threshold_index)?;
         let nobody_else = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
         let ask = EvictionRequest { at: self.at, motive, is_last_resort: nobody_else };

@@ -186,16 +186,16 @@ fn a_threshold_is_met_since_it_was_seen_first() {
     let mut calm = after(&policy, 25, first.state(), &known);
     sample(&mut calm, 26, 900);
     assert!(victims(&sample(&mut calm, 61, 100)).is_empty());
-    // Another line is another threshold.
+    // Another value is another threshold.
     let other = Policy { thresholds: vec![soft(Signal::MemoryAvailable, "300", 60)], ..policy };
     assert!(victims(&sample(&mut after(&other, 25, first.state(), &known), 61, 100)).is_empty());
 }
 
 #[test]
 fn minimum_reclaim_is_not_forgotten() {
-    let mut line = hard(Signal::MemoryAvailable, "200");
-    line.min_reclaim = Some(crate::fixture::hard(Signal::MemoryAvailable, "100").value);
-    let policy = policy(vec![line]);
+    let mut threshold = hard(Signal::MemoryAvailable, "200");
+    threshold.min_reclaim = Some(crate::fixture::hard(Signal::MemoryAvailable, "100").value);
+    let policy = policy(vec![threshold]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     sample(&mut first, 0, 100);

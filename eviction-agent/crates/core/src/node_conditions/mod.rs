@@ -142,16 +142,16 @@ fn text(
     grounds: ConditionInputs<'_>,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
-        (Status::True, Cause::Met { threshold: line }) => {
-            let line = grounds.thresholds.get(usize::from(line)).map(|line| &line.threshold);
-            let below = line.map(|threshold| {
+        (Status::True, Cause::Met { threshold: index }) => {
+            let threshold = grounds.thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
+            let below = threshold.map(|threshold| {
                 let grace = match threshold.is_hard() {
                     true => "hard threshold".to_owned(),
                     false => format!("soft threshold, grace period {}", threshold.grace_period),
                 };
                 format!("{} is below {} ({grace})", threshold.signal, threshold.value.configured())
             });
-            let reason = match line.is_some_and(|threshold| threshold.is_hard()) {
+            let reason = match threshold.is_some_and(|threshold| threshold.is_hard()) {
                 true => "HardEvictionThresholdMet",
                 false => "SoftEvictionThresholdMet",
             };

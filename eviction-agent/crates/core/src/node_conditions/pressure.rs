@@ -117,7 +117,7 @@ impl Pressures {
             let (status, severity, cause) = match raised {
                 Some(raised) => {
                     let cause = match (evaluation, met) {
-                        (Some(_), Some((line, _))) => Cause::Met { threshold: line },
+                        (Some(_), Some((index, _))) => Cause::Met { threshold: index },
                         (Some(_), None) if raised.at == decision.at => Cause::Predicted,
                         // Nothing was looked at: what was the case still is, as far as is known.
                         (None, _) if before.status == Status::True => before.cause,
@@ -161,11 +161,11 @@ impl Pressures {
 fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
     for met in &evaluation.met {
-        let Some(line) = evaluation.threshold(met.threshold) else { continue };
-        if line.threshold.signal.condition() != condition {
+        let Some(resolved) = evaluation.threshold(met.threshold) else { continue };
+        if resolved.threshold.signal.condition() != condition {
             continue;
         }
-        let severity = if line.threshold.is_hard() { Severity::Hard } else { Severity::Soft };
+        let severity = if resolved.threshold.is_hard() { Severity::Hard } else { Severity::Soft };
         if worst.is_none_or(|(_, before)| before < severity) {
             worst = Some((met.threshold, severity));
         }

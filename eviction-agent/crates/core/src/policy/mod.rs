@@ -41,7 +41,7 @@ pub struct Policy {
     pub eviction: EvictionSettings,
 }
 
-/// One line that an observation must not fall below.
+/// A value that an observation must not fall below.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Threshold {

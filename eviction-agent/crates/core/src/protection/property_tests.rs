@@ -167,8 +167,8 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
                 for action in &decision.actions {
                     let Action::Evict(eviction) = action else { continue };
                     let known = evaluation.pods.get(eviction.pod).unwrap();
-                    let Cause::Threshold { threshold: line } = eviction.cause else { continue };
-                    let is_hard = evaluation.threshold(line).unwrap().threshold.is_hard();
+                    let Cause::Threshold { threshold: index } = eviction.cause else { continue };
+                    let is_hard = evaluation.threshold(index).unwrap().threshold.is_hard();
                     may_go(&preferences, known, is_hard)?;
                     let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
                     let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());

@@ -47,7 +47,7 @@ impl EvictionRecord {
         Some(Self {
             pod: PodName::of(&known.pod),
             signal: evaluation.label_of(eviction.cause),
-            hard: evaluation.threshold_of(eviction.cause).map(|line| line.threshold.is_hard()),
+            hard: evaluation.threshold_of(eviction.cause).map(|resolved| resolved.threshold.is_hard()),
             grace_period_seconds: eviction.grace_period_seconds,
             shortens_grace: takes_over,
             ignores_budget: eviction.ignores_budget,

@@ -46,9 +46,9 @@ pub struct SignalRecord {
 pub struct ThresholdRecord {
     /// Of which signal.
     pub signal: Signal,
-    /// The line as configured: a quantity or a percentage.
+    /// The value as configured: a quantity or a percentage.
     pub configured: String,
-    /// The line, as configured or worked out from the capacity.
+    /// The value, as configured or worked out from the capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantity: Option<String>,
     /// How much more must be available before it is resolved.
@@ -78,7 +78,7 @@ pub struct MetRecord {
     pub missing: i64,
     /// How much of its grace period is left.
     pub remaining_grace: GoDuration,
-    /// It is above its line again, but not by its minimum reclaim.
+    /// It is above its threshold again, but not by its minimum reclaim.
     pub by_min_reclaim: bool,
     /// It is only about to be met, and the policy acts on that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -137,12 +137,12 @@ impl ThresholdRecord {
     }
 
     fn of(evaluation: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let line = evaluation.threshold(place)?;
-        let threshold = &line.threshold;
+        let resolved = evaluation.threshold(place)?;
+        let threshold = &resolved.threshold;
         let seen = evaluation.observations.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
         let lacks =
-            seen.map_or(0, |seen| line.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
+            seen.map_or(0, |seen| resolved.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
         let text = |value: &ThresholdValue| match (value, capacity) {
             (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
             (share, Some(capacity)) => Some(share.quantity(capacity).to_string()),
@@ -157,7 +157,7 @@ impl ThresholdRecord {
             eta: evaluation
                 .threshold(place)
                 .filter(|_| met.is_none())
-                .and_then(|line| eta(line, &evaluation.observations, &evaluation.context)),
+                .and_then(|resolved| eta(resolved, &evaluation.observations, &evaluation.context)),
             imminent: evaluation.context.imminent.contains(&place),
             met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,
@@ -263,10 +263,10 @@ pub struct DeficitRecord {
 
 impl DeficitRecord {
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
-        let line = evaluation.threshold(evaluation.driving?)?;
-        let signal = line.threshold.signal;
+        let resolved = evaluation.threshold(evaluation.driving?)?;
+        let signal = resolved.threshold.signal;
         let seen = evaluation.observations.get(signal)?;
-        let (value, resolved_at) = (line.value(seen.capacity), line.resolved_at(seen.capacity));
+        let (value, resolved_at) = (resolved.value(seen.capacity), resolved.resolved_at(seen.capacity));
         let units = Nanos::units_rounded_up;
         Some(Self {
             signal,

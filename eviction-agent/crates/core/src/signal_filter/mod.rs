@@ -207,11 +207,11 @@ pub fn available(
 }
 
 /// When a threshold that is not met will be, if all goes on as it did.
-pub fn eta(line: &ResolvedThreshold, observations: &Observations, seen: &SignalContext) -> Option<Eta> {
-    let signal = line.threshold.signal;
+pub fn eta(resolved: &ResolvedThreshold, observations: &Observations, seen: &SignalContext) -> Option<Eta> {
+    let signal = resolved.threshold.signal;
     let observed = observations.get(signal)?;
-    let distance = observed.nanos().minus(line.value(observed.capacity));
-    // At the line itself it is not met yet.
+    let distance = observed.nanos().minus(resolved.value(observed.capacity));
+    // At the threshold itself it is not met yet.
     let eta = seen.slopes[signal as usize]?.time_to_lose(distance)?;
     (distance.get() >= 0).then_some(eta)
 }
@@ -221,16 +221,16 @@ impl SignalContext {
     /// slower quarter of what was seen, within twice the time.
     pub(crate) fn is_imminent(
         &self,
-        line: &ResolvedThreshold,
+        resolved: &ResolvedThreshold,
         observations: &Observations,
         within: GoDuration,
     ) -> bool {
-        let is_memory = line.threshold.signal.resource() == Resource::Memory;
+        let is_memory = resolved.threshold.signal.resource() == Resource::Memory;
         if is_memory && self.memory_conditions != MemoryConditions::Open {
             return false;
         }
         let twice = GoDuration::from_nanos(within.as_nanos().saturating_mul(2));
-        eta(line, observations, self)
+        eta(resolved, observations, self)
             .is_some_and(|eta| eta.expected <= within && eta.latest.is_some_and(|latest| latest <= twice))
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> De
         Arrangement::Dedicated => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
     };
     let last = |signal, hard| {
-        let is_it = |line: &Threshold| line.signal == signal && line.is_hard() == hard;
+        let is_it = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
         given.iter().rposition(is_it)
     };
     let mut derived = Derived::default();

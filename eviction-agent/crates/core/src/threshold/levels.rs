@@ -1,4 +1,4 @@
-//! The thresholds of one signal as plain values: what the loop needs to know how far a line is,
+//! The thresholds of one signal as plain values: what the loop needs to know how far a threshold is,
 //! without asking the engine.
 
 use crate::policy::{Policy, Threshold};
@@ -16,7 +16,7 @@ struct ThresholdBytes {
 }
 
 impl ThresholdLevels {
-    /// The lines of `signal` on a node with this capacity.
+    /// The thresholds of `signal` on a node with this capacity.
     pub fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
         Self::of_thresholds(&policy.thresholds, signal, capacity)
     }
@@ -38,25 +38,25 @@ impl ThresholdLevels {
 
     /// Whether a threshold may be met or held by its minimum reclaim: then an evaluation may rank pods.
     pub fn may_be_met(&self, available: i64) -> bool {
-        self.0.iter().any(|line| available < line.resolved_at)
+        self.0.iter().any(|threshold| available < threshold.resolved_at)
     }
 
-    /// The working sets at which the lines are crossed.
+    /// The working sets at which thresholds are met.
     pub fn working_sets(&self, capacity: u64) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().map(move |line| capacity.saturating_sub(line.met_below.max(0).unsigned_abs()))
+        self.0.iter().map(move |threshold| capacity.saturating_sub(threshold.met_below.max(0).unsigned_abs()))
     }
 
     /// The lowest of them.
     pub fn lowest(&self) -> Option<i64> {
-        self.0.iter().map(|line| line.met_below).min()
+        self.0.iter().map(|threshold| threshold.met_below).min()
     }
 
-    /// How much is left until the nearest line that is not met; `None` if all are or there is none.
+    /// How much is left until the nearest threshold that is not met; `None` if all are or there is none.
     pub fn distance(&self, available: i64) -> Option<u64> {
         self.0
             .iter()
-            .filter(|line| available >= line.met_below)
-            .map(|line| available.abs_diff(line.met_below))
+            .filter(|threshold| available >= threshold.met_below)
+            .map(|threshold| available.abs_diff(threshold.met_below))
             .min()
     }
 }

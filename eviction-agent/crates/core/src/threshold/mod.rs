@@ -88,12 +88,12 @@ impl Thresholds {
     ///
     /// [`Policy::list_room`]: super::policy::Policy::list_room
     pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
-        let given: Vec<_> = self.all.iter().map(|line| line.threshold.clone()).collect();
+        let given: Vec<_> = self.all.iter().map(|resolved| resolved.threshold.clone()).collect();
         let derived = containerfs::derive(&given, room, layout);
-        let mut lines = self.all.to_vec();
+        let mut all = self.all.to_vec();
         let mut add = |threshold| {
-            lines.push(ResolvedThreshold::new(threshold));
-            u8::try_from(lines.len() - 1).ok()
+            all.push(ResolvedThreshold::new(threshold));
+            u8::try_from(all.len() - 1).ok()
         };
         let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
         let mut effective = visible.clone();
@@ -104,7 +104,7 @@ impl Thresholds {
             }
         }
         effective.extend(derived.appended.into_iter().map(add));
-        self.all = lines.into();
+        self.all = all.into();
         self.visible = visible.into_iter().flatten().collect();
         self.effective = effective.into_iter().flatten().collect();
     }
@@ -133,25 +133,25 @@ impl Thresholds {
         met: &mut Vec<Met>,
     ) {
         met.clear();
-        let passes = |line: &ResolvedThreshold| {
-            gate == MemoryConditions::Open || line.threshold.signal.resource() != Resource::Memory
+        let passes = |resolved: &ResolvedThreshold| {
+            gate == MemoryConditions::Open || resolved.threshold.signal.resource() != Resource::Memory
         };
         for &place in self.visible.iter() {
-            let line = &self.all[usize::from(place)];
-            let is_met = line.is_met(seen);
-            if passes(line) && (is_met || predicted.contains(&place)) {
+            let resolved = &self.all[usize::from(place)];
+            let is_met = resolved.is_met(seen);
+            if passes(resolved) && (is_met || predicted.contains(&place)) {
                 met.push(Met { by_prediction: !is_met, ..self.met(at, place) });
             }
         }
         for ripe in self.before.iter().filter(|before| before.grace_period_over) {
-            let line = self.line(*ripe);
-            let is_there = |met: &Met| self.line(*met).is_like(line);
-            if passes(line) && line.is_unresolved(seen) && !met.iter().any(is_there) {
+            let resolved = self.resolved(*ripe);
+            let is_there = |met: &Met| self.resolved(*met).is_like(resolved);
+            if passes(resolved) && resolved.is_unresolved(seen) && !met.iter().any(is_there) {
                 met.push(Met { by_min_reclaim: true, ..self.met(at, ripe.threshold) });
             }
         }
         for met in &mut *met {
-            let threshold = &self.line(*met).threshold;
+            let threshold = &self.resolved(*met).threshold;
             met.grace_period_over = since(at, met.first_seen) >= threshold.grace_period;
             met.may_evict = met.grace_period_over && has_new_stats(threshold, seen, &self.last);
         }
@@ -169,7 +169,7 @@ impl Thresholds {
 
     /// Whether one threshold is still short of its minimum reclaim.
     pub(crate) fn is_unresolved(&self, place: u8, seen: &Observations) -> bool {
-        self.all.get(usize::from(place)).is_some_and(|line| line.is_unresolved(seen))
+        self.all.get(usize::from(place)).is_some_and(|resolved| resolved.is_unresolved(seen))
     }
 
     /// Those that an evaluation of these observations would find met, whatever their grace period.
@@ -184,7 +184,7 @@ impl Thresholds {
     /// Those that the last evaluation found met, as far as they are known by their value.
     pub(crate) fn met_since(&self) -> impl Iterator<Item = MetSince> {
         self.before.iter().map(|met| {
-            let threshold = &self.line(*met).threshold;
+            let threshold = &self.resolved(*met).threshold;
             MetSince {
                 signal: threshold.signal,
                 value: text_of(&threshold.value),
@@ -197,19 +197,19 @@ impl Thresholds {
 
     /// Takes one over that was met before, if there still is such a threshold.
     pub(crate) fn restore(&mut self, met: &MetSince) {
-        let is_it = |line: &ResolvedThreshold| {
-            let threshold = &line.threshold;
+        let is_it = |resolved: &ResolvedThreshold| {
+            let threshold = &resolved.threshold;
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
         };
         let place = self.all.iter().position(is_it).and_then(|place| u8::try_from(place).ok());
-        if let Some(line) = place
-            && !self.before.iter().any(|before| before.threshold == line)
+        if let Some(index) = place
+            && !self.before.iter().any(|before| before.threshold == index)
         {
             let &MetSince { first_seen, grace_period_over: ripe, .. } = met;
             let (by_min_reclaim, by_prediction, fresh) = (false, false, false);
             self.before.push(Met {
-                threshold: line,
+                threshold: index,
                 first_seen,
                 by_min_reclaim,
                 by_prediction,
@@ -219,7 +219,7 @@ impl Thresholds {
         }
     }
 
-    fn line(&self, met: Met) -> &ResolvedThreshold {
+    fn resolved(&self, met: Met) -> &ResolvedThreshold {
         &self.all[usize::from(met.threshold)]
     }
 
@@ -231,9 +231,9 @@ impl Thresholds {
             new.derive_containerfs(room, layout);
             new.show_all();
         }
-        let place_of = |old: &ResolvedThreshold| new.all.iter().position(|line| line.is_like(old));
+        let place_of = |old: &ResolvedThreshold| new.all.iter().position(|resolved| resolved.is_like(old));
         let moved = |met: &Met| {
-            let place = u8::try_from(place_of(self.line(*met))?).ok()?;
+            let place = u8::try_from(place_of(self.resolved(*met))?).ok()?;
             Some(Met { threshold: place, ..*met })
         };
         let before = self.before.iter().filter_map(moved).collect();
@@ -246,10 +246,10 @@ impl Thresholds {
     }
 
     /// `helpers.go: thresholdsFirstObservedAt`.
-    fn met(&self, at: Timestamp, line: u8) -> Met {
-        let before = self.before.iter().find(|met| met.threshold == line);
+    fn met(&self, at: Timestamp, index: u8) -> Met {
+        let before = self.before.iter().find(|met| met.threshold == index);
         Met {
-            threshold: line,
+            threshold: index,
             first_seen: before.map_or(at, |met| met.first_seen),
             by_min_reclaim: false,
             by_prediction: false,
@@ -351,7 +351,7 @@ impl ResolvedThreshold {
 pub struct MetSince {
     /// Of which signal.
     pub signal: Signal,
-    /// The line, as [`text_of`] has it: a changed one is another threshold.
+    /// The value, as [`text_of`] has it: a changed one is another threshold.
     pub value: Box<str>,
     /// Its grace period: zero for a hard one.
     pub grace_period: GoDuration,

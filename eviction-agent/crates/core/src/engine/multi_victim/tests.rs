@@ -236,8 +236,8 @@ fn a_sample_of_pods_is_needed_while_a_deficit_remains() {
     step(&mut engine, 2, outcome("a", Err("refused")));
     assert!(engine.needs_pods(&node(50, 900, at(3))));
     // Whom a hard threshold would have to hurry may not be among the pods any more.
-    let lines = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
-    let mut engine = engine_of(enhanced(lines), &pods);
+    let thresholds = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
+    let mut engine = engine_of(enhanced(thresholds), &pods);
     step(&mut engine, 1, sample(1, 150, &[("a", 300)]));
     assert_eq!(victims(&step(&mut engine, 3, sample(3, 150, &[("a", 300)]))), [("a", 30)]);
     assert!(!engine.needs_pods(&node(150, 900, at(4))));
