@@ -190,8 +190,8 @@ pub struct ProgramConfig {
     pub reclaimed_events: u32,
     /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
     pub storm_forks: u32,
-    /// Whether the reflex may be armed. With 0 the verifier takes it out, signal and all.
-    pub reflex: u32,
+    /// Whether a kill order may be armed. With 0 the verifier removes the kernel kill with its signal.
+    pub kernel_kill: u32,
     /// Where members are.
     pub offsets: Offsets,
 }
@@ -206,7 +206,7 @@ impl ProgramConfig {
         reclaimed_first: 0,
         reclaimed_events: 0,
         storm_forks: 0,
-        reflex: 0,
+        kernel_kill: 0,
         offsets: Offsets::NONE,
     };
 }

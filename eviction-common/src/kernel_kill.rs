@@ -1,4 +1,4 @@
-//! The reflex: a decision that user space made ahead, and a program carries out.
+//! Kernel kill: a decision that user space makes ahead and a BPF program carries out.
 //!
 //! User space marks each sample with an epoch, and arms a [`KillOrder`] that refers to it. The charge
 //! program kills the process that charges, if that process alone has grown by all that was left to the

@@ -1,5 +1,5 @@
 //! What the kernel side and the user side of eviction-agent share: records, map keys and
-//! values, the one read-only global that the programs are loaded with, and the rule of the reflex.
+//! values, the one read-only global that the programs are loaded with, and the conditions of a kernel kill.
 //!
 //! Everything here is `#[repr(C)]` with explicit padding, and is read by two programs that
 //! were built by different compilers: a change of layout is a change of [`ABI_VERSION`].

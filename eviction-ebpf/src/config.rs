@@ -40,11 +40,11 @@ pub(crate) fn hierarchy() -> i32 {
     unsafe { core::ptr::read_volatile(&raw const (*setup()).hierarchy) }
 }
 
-/// Whether the reflex may be armed.
+/// Whether a kill order may be armed.
 #[inline(always)]
-pub(crate) fn reflex_is_on() -> bool {
+pub(crate) fn has_kernel_kill() -> bool {
     // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*setup()).reflex) != 0 }
+    unsafe { core::ptr::read_volatile(&raw const (*setup()).kernel_kill) != 0 }
 }
 
 /// The bit that an online css has.

@@ -1,4 +1,4 @@
-//! The reflex: carries out the standing verdict on the process that charges.
+//! Kernel kill: carries out the armed kill order on the process that charges.
 //!
 //! Nothing here looks for a process. What runs is the task that charges, in its own context, and all
 //! conditions ([`Verdict::judge`]) are on that very task: its cgroup, its memory, its growth. A signal sent to it is
@@ -24,7 +24,7 @@ use eviction_common::{
 
 use crate::{
     ancestors::AncestorPath,
-    config::{offset, reflex_is_on},
+    config::{has_kernel_kill, offset},
     events::{URGENT, header},
     maps::{EVENTS, add},
     memcg::{Memcg, counter_above, id_of_task, max_of, usage_of},
@@ -79,7 +79,7 @@ struct GuardedLevel {
 /// `memcg`, whose id is `leaf_id`, was charged; `way` leads up from it.
 #[inline(always)]
 pub(crate) fn look<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
-    if !reflex_is_on() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
+    if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }
     let (epoch, level_id) = (marked(MARK_EPOCH), marked(MARK_LEVEL));

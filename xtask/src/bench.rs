@@ -33,7 +33,7 @@ enum Bench {
     Reaction(node::Node),
     /// Growth beyond the threshold with kernel kill and without
     #[command(name = "kernel-kill", alias = "reflex")]
-    Reflex(node::Node),
+    KernelKill(node::Node),
     /// Growth of stress-ng beyond the threshold and after SIGTERM, beside earlyoom
     Hogs(node::Node),
     /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Storm(args) => storm::run(args),
         Bench::Overhead(args) => node::run("overhead", args, Beside::Nothing),
         Bench::Reaction(args) => node::run("reaction", args, Beside::Others),
-        Bench::Reflex(args) => node::run("reflex", args, Beside::Others),
+        Bench::KernelKill(args) => node::run("kernel-kill", args, Beside::Others),
         Bench::Hogs(args) => node::run("hogs", args, Beside::Stressors),
         Bench::Idle(args) => node::run("idle", args, Beside::Others),
         Bench::Skeleton(args) => node::run("skeleton", args, Beside::Nothing),

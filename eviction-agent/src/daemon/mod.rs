@@ -1,8 +1,8 @@
 //! Wiring: the loop that owns the engine, supervision, shutdown.
 //!
 //! ```text
-//! reaction thread:  memory notifier ─► sampler ─► engine ─► executor   
-//!                        ▲                         │ notes (bounded, no lock)
+//! control loop:     memory notifier ─► sampler ─► engine ─► executor   
+//!                        ▲                         │ telemetry events (bounded, no lock)
 //!                        │ commands                ▼
 //! main thread:      API server or pods file,  metrics, HTTP, watchdog
 //!                   signals
@@ -10,7 +10,7 @@
 //!                                                  ▼
 //! printer, log:                               standard output and error
 //! ```
-//! Nothing on the main thread can delay the reaction thread, and whoever reads the output can
+//! Nothing on the main thread can delay the control loop, and whoever reads the output can
 //! delay neither.
 
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! What the reaction thread asks of the kernel, so that it runs while the node does not: a place
+//! What the thread of the control loop asks of the kernel, so that it runs while the node does not: a place
 //! before all ordinary threads, memory that stays, and not to be the one that is killed.
 //!
 //! Each wish may be refused; what came of it is reported like the backend of a source.

@@ -1,4 +1,4 @@
-//! Watches the reaction thread from the slow side: a loop that has not turned is reported.
+//! Watches the control loop from the main thread, and reports a loop that has stopped.
 //!
 //! At each turn the loop says by when it will show itself again. Nothing is asked of it when it
 //! does not, since it could not answer.
@@ -116,12 +116,12 @@ pub(crate) async fn watch(pulse: Heartbeat, thread: Pid, metrics: Arc<Metrics>, 
                     seconds,
                     state,
                     waits_in,
-                    "the reaction loop does not turn: nobody watches this node"
+                    "the control loop has stopped: this node is not watched"
                 );
             }
             Some(StallChange::Turns { missed_ns }) => {
                 metrics.loop_stalled.set(0);
-                tracing::warn!(seconds = missed_ns / SECOND_NS, "the reaction loop turns again");
+                tracing::warn!(seconds = missed_ns / SECOND_NS, "the control loop runs again");
             }
             None => {}
         }
@@ -130,7 +130,7 @@ pub(crate) async fn watch(pulse: Heartbeat, thread: Pid, metrics: Arc<Metrics>, 
             Err(error) => Err(error),
         };
         if let Err(error) = waited {
-            tracing::error!(%error, "the watchdog's timer: nobody watches the reaction loop any more");
+            tracing::error!(%error, "the watchdog's timer: the control loop is not watched any more");
             return;
         }
     }

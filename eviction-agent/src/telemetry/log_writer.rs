@@ -1,6 +1,6 @@
 //! The log, behind a thread that may be held up by whoever reads standard error.
 //!
-//! The reaction thread logs as everybody does, but never waits for it: neither for the reader nor
+//! The control loop logs like any other thread, but never waits for it: neither for the reader nor
 //! for a thread that is just logging. What it cannot leave at once is lost and counted, as is
 //! every line while the queue is full.
 

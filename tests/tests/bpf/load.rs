@@ -135,7 +135,7 @@ fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
 }
 
 #[test]
-fn a_lockdown_costs_the_reflex_and_not_the_hook_for_charges() {
+fn a_lockdown_costs_the_kernel_kill_and_not_the_probe_on_charges() {
     need_some_bpf!();
     let mut facts = capabilities::facts();
     facts.lockdown = capabilities::Lockdown::Confidentiality;

@@ -1,4 +1,4 @@
-//! The agent while its slow side is stuck, and while its reaction thread is.
+//! The agent while its slow side is stuck, and while its control loop is.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! A reaction thread that runs too long without waiting, by the kernel's own count.
+//! A control loop that runs too long without waiting, by the kernel's own count.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ const GROUPS: usize = 4000;
 const LONGEST_RUN_US: u64 = 1;
 
 #[test]
-fn a_reaction_thread_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deciding() {
+fn a_control_loop_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deciding() {
     let Some(node) = node_of("overrun", 1024 * MIB) else { skip!("no cgroups can be made here") };
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();

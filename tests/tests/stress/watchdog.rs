@@ -1,4 +1,4 @@
-//! A reaction thread that is stopped while everything else runs.
+//! A control loop that is stopped while everything else runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn reaction_thread(pid: u32) -> u32 {
 }
 
 #[test]
-fn a_reaction_thread_that_stands_still_is_reported_until_it_turns_again() {
+fn a_control_loop_that_stands_still_is_reported_until_it_turns_again() {
     let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
     let Some(freezer) = Freezer::new() else {
         skip!("there is no version 1 freezer, which stops one thread")
@@ -64,7 +64,7 @@ fn a_reaction_thread_that_stands_still_is_reported_until_it_turns_again() {
     rig.until("the stall is reported", || rig.metric("eviction_agent_control_loop_stalled") == 1.0);
     let (status, why) = rig.get("/healthz").unwrap();
     assert_eq!(status, 503, "{why}");
-    assert!(why.contains("the reaction loop has not turned for"), "{why}");
+    assert!(why.contains("the control loop has not run for"), "{why}");
     assert_eq!(rig.get("/readyz").unwrap().0, 503);
     freezer.set("THAWED");
     rig.until("its end is reported", || rig.metric("eviction_agent_control_loop_stalled") == 0.0);

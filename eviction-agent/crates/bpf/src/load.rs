@@ -244,7 +244,7 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
             reclaimed_first: btf.resolved.reclaimed.start,
             reclaimed_events: btf.resolved.reclaimed.len() as u32,
             storm_forks: task_counters::forks_in_window(options.fork_storm),
-            reflex: options.kernel_kill.into(),
+            kernel_kill: options.kernel_kill.into(),
             offsets: facts.lockdown.readable(btf.resolved.offsets),
         },
         _ => ProgramConfig::NONE,

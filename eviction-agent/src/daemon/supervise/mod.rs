@@ -283,7 +283,7 @@ impl Health for State {
             None => Ok(()),
             Some(ns) => {
                 let seconds = ns / 1_000_000_000;
-                Err(format!("the reaction loop has not turned for {seconds} s after it was due"))
+                Err(format!("the control loop has not run for {seconds} s after it was due"))
             }
         }
     }

@@ -130,7 +130,7 @@ pub(crate) struct Case {
     /// Page cache has filled the node to its limit before, so that usage stands still.
     pub(crate) cache_full: bool,
     /// The kernel may carry out a standing verdict.
-    pub(crate) reflex: bool,
+    pub(crate) kernel_kill: bool,
     /// Pods of the node.
     pub(crate) pods: usize,
     /// The working set that the node must not pass.
@@ -149,9 +149,9 @@ impl Case {
     /// going on.
     pub(crate) fn new(n: usize) -> Self {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
-        let (cache_full, reflex, pods) = (false, false, super::lab::FEW);
+        let (cache_full, kernel_kill, pods) = (false, false, super::lab::FEW);
         let (line, room) = (LINE, 64 * MIB);
-        Self { load, hog, rate, cache_full, reflex, pods, line, room, n }
+        Self { load, hog, rate, cache_full, kernel_kill, pods, line, room, n }
     }
 
     /// As rows have it.
@@ -167,7 +167,7 @@ impl Case {
         if self.pods > super::lab::FEW {
             name.push_str(&format!(", {} pods", self.pods));
         }
-        if self.reflex {
+        if self.kernel_kill {
             name.push_str(", reflex");
         }
         name
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(case.name(), "idle, fresh, 1 GB/s");
         let case = Case { load: Load::Hogs, hog: Hog::PageCache, rate: Rate::Tenth, ..case };
         assert_eq!(case.name(), "15 hogs, page cache, 0.1 GB/s");
-        let case = Case { cache_full: true, reflex: true, rate: Rate::Full, pods: 110, ..case };
+        let case = Case { cache_full: true, kernel_kill: true, rate: Rate::Full, pods: 110, ..case };
         assert_eq!(case.name(), "15 hogs, page cache, full, cache full, 110 pods, reflex");
     }
 

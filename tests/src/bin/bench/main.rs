@@ -11,6 +11,7 @@ mod case;
 mod cost;
 mod hogs;
 mod idle;
+mod kernel_kill;
 mod lab;
 mod load;
 mod ours;
@@ -18,7 +19,6 @@ mod overhead;
 mod plain;
 mod programs;
 mod reaction;
-mod reflex;
 mod rival;
 mod runs;
 mod stage;
@@ -81,8 +81,8 @@ enum Bench {
         #[arg(long, default_value_t = 10)]
         runs: usize,
     },
-    /// Growth beyond the line with the reflex and without it
-    Reflex {
+    /// Growth beyond the line with kernel kill and without it
+    KernelKill {
         /// Crossings of each case
         #[arg(long, default_value_t = 10)]
         runs: usize,
@@ -132,7 +132,7 @@ fn run(args: &Args) -> Result<()> {
     let name = match &args.bench {
         Bench::Overhead { .. } => "overhead",
         Bench::Reaction { .. } => "reaction",
-        Bench::Reflex { .. } => "reflex",
+        Bench::KernelKill { .. } => "reflex",
         Bench::Idle { .. } => "idle",
         Bench::Skeleton { .. } => "skeleton",
         Bench::Api(_) => "api",
@@ -144,7 +144,7 @@ fn run(args: &Args) -> Result<()> {
     match &args.bench {
         Bench::Overhead { pairs, backend, stories } => overhead::run(&mut stage, *pairs, backend, *stories)?,
         Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
-        Bench::Reflex { runs } => reflex::run(&mut stage, *runs)?,
+        Bench::KernelKill { runs } => kernel_kill::run(&mut stage, *runs)?,
         Bench::Hogs { runs } => hogs::run(&mut stage, *runs)?,
         Bench::Idle { seconds, alone } => {
             stage.begin(None)?;

@@ -25,8 +25,8 @@ impl Ours {
         let hard = format!("{}Mi", case.threshold() / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": hard}});
         let mut options = stage.options(node, &kubelet)?;
-        if case.reflex {
-            options.config = Some(with_reflex(node)?);
+        if case.kernel_kill {
+            options.config = Some(with_kernel_kill(node)?);
         }
         let agent = Agent::start(&options, &stage.interrupt)?;
         Ok(Self { agent, interrupt: stage.interrupt.clone(), decisions: 0, victim: String::new() })
@@ -42,7 +42,7 @@ impl Ours {
     }
 }
 
-fn with_reflex(node: &Node) -> Result<std::path::PathBuf> {
+fn with_kernel_kill(node: &Node) -> Result<std::path::PathBuf> {
     let file = node.file("agent.yaml");
     let config = json!({
         "apiVersion": "eviction-agent.io/v1alpha1",

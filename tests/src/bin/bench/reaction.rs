@@ -210,7 +210,7 @@ fn goal(row: Row, case: Case, backend: Option<&str>) -> Row {
         "overshoot at decision" if case.rate == Rate::One && case.load == Load::Idle => {
             row.goal(Goal::Max(beyond_mib))
         }
-        "overshoot at death" if case.reflex => row.goal(Goal::Max(beyond_mib)),
+        "overshoot at death" if case.kernel_kill => row.goal(Goal::Max(beyond_mib)),
         "wrong decisions" => row.goal(Goal::Max(0.0)),
         _ => row,
     }

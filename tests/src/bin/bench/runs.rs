@@ -131,7 +131,7 @@ impl Runs {
         let name = case.name();
         let mark = |row: Row| {
             let row = row.with("void", void).with("missed", missed);
-            let row = if case.reflex { row.with("kernel_kill", true) } else { row };
+            let row = if case.kernel_kill { row.with("kernel_kill", true) } else { row };
             match &program {
                 Some(program) => row.program(program),
                 None => row,

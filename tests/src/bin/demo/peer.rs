@@ -1,7 +1,7 @@
 //! The same runaway with the agent and with earlyoom: how far beyond its line each lets it come.
 //! Each has its own line, the agent one of working set and earlyoom one of MemAvailable, both
 //! the same distance from where the runaway begins; both end it by SIGTERM. Then with the agent's
-//! reflex, where the kernel itself kills at the line.
+//! kernel kill, where the kernel itself kills at the line.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const RUNS: usize = 3;
 /// Growth is stamped in steps of this, so nothing smaller is told apart.
 const GRAIN_MIB: f64 = 0.25;
 
-const REFLEX: &str =
+const KERNEL_KILL: &str =
     "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
 /// MiB beyond the line.
@@ -45,23 +45,23 @@ struct Overshoot {
     death: f64,
 }
 
-/// With the reflex on.
+/// With kernel kill on.
 #[derive(Debug)]
-struct Reflexive {
+struct WithKernelKill {
     overshoot: Overshoot,
     /// Nothing if the kernel side carried it out. Else the ordinary way was there first, which looks at the
-    /// line as well, and this is what the agent counts of its reflex.
+    /// line as well, and this is what the agent counts of its kernel kills.
     otherwise: Option<String>,
 }
 
 pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
-    let (mut ours, mut theirs, mut reflexes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut kernel_kills) = (Vec::new(), Vec::new(), Vec::new());
     // In turn, so that what else the machine does hits all.
     for _ in 0..RUNS {
         ours.push(with_agent(scene, rate)?);
         theirs.push(with_earlyoom(scene, rate, &earlyoom)?);
-        reflexes.extend(with_reflex(scene, rate)?);
+        kernel_kills.extend(with_kernel_kill(scene, rate)?);
     }
     scene.check("each ended the runaway each time", true, "");
     for (key, value) in [
@@ -75,20 +75,20 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
         scene.printer.line("median", format_args!("{key} {value:.2}"));
         scene.value(key, value);
     }
-    if reflexes.is_empty() {
+    if kernel_kills.is_empty() {
         scene.printer.line(
-            "reflex",
+            "kernel kill",
             "no program that sees charges can be used here, so none could carry out a verdict",
         );
     } else {
-        let others: Vec<_> = reflexes.iter().filter_map(|run| run.otherwise.as_deref()).collect();
+        let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.otherwise.as_deref()).collect();
         for why in &others {
-            scene.printer.line("reflex", format_args!("the ordinary way was first: {why}"));
+            scene.printer.line("kernel kill", format_args!("the ordinary way was first: {why}"));
         }
-        scene.value("by_reflex", reflexes.len() - others.len());
+        scene.value("by_reflex", kernel_kills.len() - others.len());
         // Where it never was, its figures say nothing of it.
-        if others.len() < reflexes.len() {
-            let at_death = at_death(&reflexes.iter().map(|run| run.overshoot).collect::<Vec<_>>());
+        if others.len() < kernel_kills.len() {
+            let at_death = at_death(&kernel_kills.iter().map(|run| run.overshoot).collect::<Vec<_>>());
             scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
             scene.value("reflex_death_mib", at_death);
             scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
@@ -159,10 +159,10 @@ fn kubelet(base: u64) -> Value {
 }
 
 /// Nothing where no program sees charges.
-fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
+fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
     let (node, hog, stamps) = stage(scene, rate)?;
     let base = node.working_set()?;
-    let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(REFLEX))?;
+    let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(KERNEL_KILL))?;
     if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         agent.stop()?;
         return Ok(None);
@@ -178,7 +178,7 @@ fn with_reflex(scene: &mut Scene<'_>, rate: u64) -> Result<Option<Reflexive>> {
         _ => Some(agent.metrics()?.said("eviction_agent_kernel_kill")),
     };
     agent.stop()?;
-    Ok(Some(Reflexive { overshoot, otherwise }))
+    Ok(Some(WithKernelKill { overshoot, otherwise }))
 }
 
 fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {

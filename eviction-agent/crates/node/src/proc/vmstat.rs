@@ -24,7 +24,7 @@ pub fn parse_oom_kills(text: &[u8]) -> Result<u64, UnknownReason> {
 /// The text has some 4 KiB.
 const MOST: usize = 1 << 20;
 
-/// Reads them through a descriptor and into room that are kept: the reaction loop waits for neither
+/// Reads them through a descriptor and into room that are kept: the control loop waits for neither
 /// a look-up nor the allocator.
 #[derive(Debug)]
 pub struct OomKillCounter {

@@ -1,4 +1,4 @@
-//! The reflex: whom the kernel side kills, and above all whom it does not.
+//! Kernel kill: which processes the BPF programs kill, and above all which they do not.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }
 
-/// The programs with the reflex, and the dense hook attached, as near a line.
+/// The programs with kernel kill, and the dense hook attached, as near a line.
 fn rig() -> Rig {
     rig_with(LoadOptions::default())
 }

@@ -31,14 +31,14 @@ pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
     Ok(())
 }
 
-/// One case without the reflex and with it; fresh pages beside earlyoom.
+/// One case without kernel kill and with it; fresh pages beside earlyoom.
 fn pair(stage: &mut Stage, case: Case) -> Result<()> {
     let mut theirs = Vec::new();
     if case.hog == Hog::Fresh && !case.cache_full && stage.wants(&case.name()) {
         theirs = reaction::rival_rows(stage, case, Rival::Earlyoom)?;
         stage.keep(theirs.clone())?;
     }
-    for case in [case, Case { reflex: true, ..case }] {
+    for case in [case, Case { kernel_kill: true, ..case }] {
         if stage.wants(&case.name()) {
             let rows = reaction::ours(stage, case)?;
             stage.keep(rows.into_iter().map(|row| reaction::compare(row, &theirs)).collect::<Vec<_>>())?;

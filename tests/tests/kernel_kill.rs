@@ -1,4 +1,4 @@
-//! The reflex with the agent as a program: what the kernel does by a verdict while the agent cannot
+//! Kernel kill with the agent as a program: what the kernel does by a kill order while the agent cannot
 //! run, and what it does not do by an old one or after the agent's death.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -63,7 +63,7 @@ impl Scene {
     /// Whoever is in the pod with the verdict is told this as well.
     fn with(label: &str, more: &[&str]) -> Result<Self, String> {
         if capabilities::facts().lockdown == Lockdown::Confidentiality {
-            return Err("lockdown=confidentiality withholds what the reflex reads".to_owned());
+            return Err("lockdown=confidentiality withholds what a kernel kill reads".to_owned());
         }
         let mut node = Node::new(label, MEMORY, 200).map_err(|error| format!("no cgroups: {error:#}"))?;
         let hog = node.add(pod("hog", 8)).unwrap();
@@ -135,7 +135,7 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
     // A machine that gives the runaway less than 100 MB in two seconds lets the verdict expire.
     for _ in 0..5 {
-        let mut scene = scene!(Scene::new("reflex"));
+        let mut scene = scene!(Scene::new("kernel-kill"));
         signal(scene.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
         let hit = scene.run_away();
@@ -147,7 +147,8 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
             assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line: {why:?}");
             continue;
         }
-        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "kernel_kill").unwrap();
+        let told =
+            scene.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
         assert_eq!(told.pod(), "default/hog", "{told:?}");
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
         let decided =
@@ -174,7 +175,7 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
 fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
     // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
     for _ in 0..5 {
-        let mut scene = scene!(Scene::with("reflex-grace", &["--on-term", "ignore"]));
+        let mut scene = scene!(Scene::with("kernel-kill-grace", &["--on-term", "ignore"]));
         // Somebody else crosses the line, whom the verdict is not on.
         let mut crossing =
             workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
@@ -190,7 +191,8 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
             scene.agent.stop().unwrap();
             continue;
         }
-        let told = scene.agent.wait_for("the reflex", GUARD, |event| event.kind() == "kernel_kill").unwrap();
+        let told =
+            scene.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
         assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
         assert_eq!(told.number("id"), decided.number("id"), "{told:?}");
         assert!(told.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
@@ -203,7 +205,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
 
 #[test]
 fn an_old_verdict_is_not_carried_out() {
-    let mut scene = scene!(Scene::new("reflex-old"));
+    let mut scene = scene!(Scene::new("kernel-kill-old"));
     signal(scene.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(GOOD + Duration::from_secs(1));
     assert!(!scene.run_away(), "nobody has decided this lately");
@@ -226,7 +228,7 @@ fn programs_of(pid: u32) -> Vec<u64> {
 
 #[test]
 fn the_verdict_dies_with_the_agent() {
-    let mut scene = scene!(Scene::new("reflex-dead"));
+    let mut scene = scene!(Scene::new("kernel-kill-dead"));
     let agent = scene.agent.pid();
     let programs = programs_of(agent);
     assert!(!programs.is_empty());
