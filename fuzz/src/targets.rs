@@ -75,7 +75,7 @@ pub fn cgroup_files(input: &[u8]) -> bool {
             let stat = parse_memory_stat(version, text);
             is_said(stat.inactive_file, "inactive_file")
                 & is_said(stat.active_file, "active_file")
-                & is_said(stat.shmem, "shmem")
+                & is_said(stat.anon, if version == Version::V1 { "total_rss" } else { "anon" })
         }
         2 => is_said(parse_memory_events(text).oom_kill, "oom_kill"),
         3 => is_said(parse_oom_control(text).under_oom, "under_oom"),

@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
-use crate::daemon::file_watch::FileWatch;
 use crate::daemon::state::SavedConfig;
 use crate::error::{Failure, chain};
+use eviction_node::file_watch::FileWatch;
 
 /// Why the configuration is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,6 @@ pub(crate) mod configuration;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
 pub(crate) mod executors;
-pub(crate) mod file_watch;
 pub(crate) mod kernel_kill;
 pub(crate) mod limit_monitor;
 pub(crate) mod memory_notifier;

@@ -33,7 +33,6 @@ use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, State, StateSender};
 use super::executors::{killer, rate_limits};
-use super::file_watch::FileWatch;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::MemoryNotifier;
@@ -50,6 +49,7 @@ use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::{event_log, log_writer};
+use eviction_node::file_watch::FileWatch;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const OUTCOMES: usize = 64;

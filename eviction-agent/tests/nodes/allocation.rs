@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 use eviction_node::proc::tasks::TaskCounter;
 
 use crate::recorded;
@@ -52,10 +52,9 @@ fn samples_take_no_memory() {
         let tasks = TaskCounter::open(&node.path("proc"));
         let mut sample = || {
             sampler.sample_node(&dirty);
-            sampler.sample_level(level, &dirty);
-            sampler.sample_as_kubelet();
-            sampler.sample_pods(FreshStats::Changed { most: 8, since_ns: u64::MAX }, Tasks::Leave);
-            sampler.sample_pods(FreshStats::All, Tasks::Count);
+            sampler.sample_group(level, &dirty);
+            sampler.sample_changed(8, u64::MAX, Tasks::Leave);
+            sampler.sample_all(1, Tasks::Count);
             sampler.group(level);
             tasks.read();
         };

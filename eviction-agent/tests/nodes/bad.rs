@@ -1,5 +1,5 @@
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 
 use crate::recorded::{Node, V1, V2};
 
@@ -21,7 +21,7 @@ fn a_bad_memory_stat_makes_that_figure_unknown_and_no_other() {
         let stat = format!("sys/fs/cgroup/{LEAF}/memory.stat");
         node.write(&stat, text);
         let mut sampler = node.sampler("/");
-        let samples = sampler.sample_pods(FreshStats::All, Tasks::Count).to_vec();
+        let samples = sampler.sample_all(1, Tasks::Count).to_vec();
         let (bad, good): (Vec<_>, Vec<_>) =
             samples.into_iter().partition(|sample| sample.memory.working_set.known().is_none());
         assert_eq!((bad.len(), good.len()), (1, 4), "{text:?}");
@@ -73,7 +73,7 @@ fn a_machine_without_a_pids_controller_counts_no_tasks_but_works() {
     let node = Node::unpack(V1);
     std::fs::remove_dir_all(node.path("sys/fs/cgroup/pids")).unwrap();
     let mut sampler = node.sampler("/");
-    for pod in sampler.sample_pods(FreshStats::All, Tasks::Count) {
+    for pod in sampler.sample_all(1, Tasks::Count) {
         assert_eq!(pod.tasks, Reading::Unknown(UnknownReason::Absent));
         assert!(pod.memory.working_set.known().is_some());
     }
@@ -87,11 +87,8 @@ fn a_group_without_the_controller_is_unknown() {
         std::fs::remove_file(node.path(&format!("sys/fs/cgroup/{LEAF}/{file}"))).unwrap();
     }
     let mut sampler = node.sampler("/");
-    let unknown = sampler
-        .sample_pods(FreshStats::All, Tasks::Count)
-        .iter()
-        .filter(|pod| pod.memory.usage.known().is_none())
-        .count();
+    let unknown =
+        sampler.sample_all(1, Tasks::Count).iter().filter(|pod| pod.memory.usage.known().is_none()).count();
     assert_eq!(unknown, 1);
 }
 

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use eviction_core::reading::Reading;
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V2};
@@ -25,7 +25,7 @@ fn twelve_levels() {
         group(&path, 4096);
     }
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    sampler.sample_all(1, Tasks::Count);
     let found = sampler.pods().pods.iter().find(|found| found.uid.as_str() == uid).unwrap();
     assert_eq!(found.leaves.len(), 1);
     let deepest = sampler.tree().groups().iter().position(|group| group.id == found.leaves[0]).unwrap();
@@ -50,7 +50,7 @@ fn thousands_of_groups() {
     }
     // Fewer descriptors than groups.
     let mut sampler = node.sampler_with("/kubepods.slice", 200);
-    let pods = sampler.sample_pods(FreshStats::All, Tasks::Count).len();
+    let pods = sampler.sample_all(1, Tasks::Count).len();
     assert_eq!(pods, 500 + 5);
     let with_memory = sampler
         .pods()

@@ -1,7 +1,7 @@
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
@@ -22,9 +22,6 @@ fn a_node_that_is_a_group_of_version_1() {
     assert_eq!(sample.level.inactive_file, Reading::Known(58_720_256));
     assert_eq!(sample.level.working_set, Reading::Known(110_338_048 - 58_720_256));
     assert_eq!(sample.capacity, Reading::Known(268_435_456), "the limit of the group");
-    assert_eq!((sample.level.difference, sample.level.left_out), (0, 0));
-    let kubelet = sampler.sample_as_kubelet();
-    assert_eq!(kubelet.working_set, sample.level.working_set);
 }
 
 #[test]
@@ -33,7 +30,6 @@ fn the_whole_machine_is_read_from_meminfo() {
         let node = Node::unpack(recording);
         let sample = node.sampler("/").sample_node(&[]);
         assert_eq!(sample.capacity, Reading::Known(total << 10));
-        assert_eq!(sample.level.stat_reads, 0);
         assert!(sample.level.working_set.known().unwrap() > 0);
     }
 }
@@ -43,8 +39,15 @@ fn on_version_2_meminfo_is_what_the_kubelet_adds_up() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     let ours = sampler.sample_node(&[]).level;
-    let kubelet = sampler.sample_as_kubelet();
-    assert_eq!((ours.usage, ours.working_set), (kubelet.usage, kubelet.working_set));
+    // The root of version 2 has no usage of its own: the kubelet adds up anonymous memory and page cache.
+    let stat = std::fs::read_to_string(node.path("sys/fs/cgroup/memory.stat")).unwrap();
+    let value = |key: &str| -> u64 {
+        let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        line.unwrap().parse().unwrap()
+    };
+    let usage = value("anon") + value("file");
+    let working_set = usage - value("inactive_file");
+    assert_eq!((ours.usage, ours.working_set), (Reading::Known(usage), Reading::Known(working_set)));
 }
 
 #[test]
@@ -54,9 +57,7 @@ fn pods_and_containers() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            let usage_only = sampler
-                .sample_pods(FreshStats::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave)
-                .to_vec();
+            let usage_only = sampler.sample_changed(0, u64::MAX, Tasks::Leave).to_vec();
             assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
             assert!(
                 usage_only
@@ -64,7 +65,7 @@ fn pods_and_containers() {
                     .all(|pod| pod.memory.working_set == Reading::Unknown(UnknownReason::Absent))
             );
             assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(UnknownReason::Absent)));
-            let samples = sampler.sample_pods(FreshStats::All, Tasks::Count).to_vec();
+            let samples = sampler.sample_all(1, Tasks::Count).to_vec();
             assert_eq!(samples.len(), sampler.pods().pods.len());
             for (pod, sample) in sampler.pods().pods.iter().zip(&samples) {
                 assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
@@ -83,7 +84,7 @@ fn pods_and_containers() {
 fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    sampler.sample_all(1, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
     let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
@@ -94,13 +95,13 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
     for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    sampler.sample_pods(FreshStats::Changed { most: 0, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_changed(0, u64::MAX, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
-    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_changed(32, u64::MAX, Tasks::Leave);
     assert!(read_at(&sampler, pod.cgroup_id) > before);
     assert_eq!(read_at(&sampler, other), other_before);
     let again = read_at(&sampler, pod.cgroup_id);
-    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: u64::MAX }, Tasks::Leave);
+    sampler.sample_changed(32, u64::MAX, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), again, "it has been read since it moved");
     assert_eq!(read_at(&sampler, all), all_before, "it is no pod's");
 }
@@ -109,19 +110,19 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
 fn what_was_read_for_a_look_is_not_read_again() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    sampler.sample_all(1, Tasks::Count);
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let id = pod.cgroup_id;
     let since_ns = mono_ns();
-    sampler.sample_level(id, &[]);
+    sampler.sample_group(id, &[]);
     let read = sampler.group(id).unwrap();
     assert!(read.usage_at_ns.min(read.stat_at_ns) >= since_ns);
     for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
-    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns }, Tasks::Leave);
-    assert_eq!(sampler.group(id).unwrap(), read);
-    sampler.sample_pods(FreshStats::Changed { most: 32, since_ns: mono_ns() }, Tasks::Leave);
+    sampler.sample_changed(32, since_ns, Tasks::Leave);
+    assert_eq!(sampler.group(id).unwrap().stat_at_ns, read.stat_at_ns);
+    sampler.sample_changed(32, mono_ns(), Tasks::Leave);
     let again = sampler.group(id).unwrap();
     assert_eq!(again.usage, Reading::Known(150_000_000), "another look begins");
     assert!(again.stat_at_ns > read.stat_at_ns);
@@ -138,15 +139,15 @@ fn what_stands_still_is_read_in_turn() {
     let later = |before: &[u64], now: &[u64]| -> Vec<bool> {
         before.iter().zip(now).map(|(before, now)| now > before).collect()
     };
-    sampler.sample_pods(FreshStats::InTurn { turns: 3 }, Tasks::Leave);
+    sampler.sample_all(3, Tasks::Leave);
     let first = read(&sampler);
-    sampler.sample_pods(FreshStats::All, Tasks::Leave);
+    sampler.sample_all(1, Tasks::Leave);
     let readable = later(&vec![0; groups.len()], &read(&sampler));
     assert_eq!(later(&vec![0; groups.len()], &first), readable, "at first all are read");
     let mut turns = Vec::new();
     for _ in 0..3 {
         let before = read(&sampler);
-        sampler.sample_pods(FreshStats::InTurn { turns: 3 }, Tasks::Leave);
+        sampler.sample_all(3, Tasks::Leave);
         turns.push(later(&before, &read(&sampler)));
     }
     for group in (0..groups.len()).filter(|group| readable[*group]) {
@@ -158,7 +159,7 @@ fn what_stands_still_is_read_in_turn() {
         node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
     }
     let before = read(&sampler);
-    sampler.sample_pods(FreshStats::InTurn { turns: 1000 }, Tasks::Leave);
+    sampler.sample_all(1000, Tasks::Leave);
     for (place, is_read) in later(&before, &read(&sampler)).into_iter().enumerate().skip(1) {
         let path = sampler.tree().relative_path(place);
         assert!(is_read || !pod.path.starts_with(&path), "{} is above what moved", path.display());
@@ -182,7 +183,7 @@ fn limits_of_both_versions() {
     // A resize in place.
     let path = format!("sys/fs/cgroup/{}/memory.max", pod.containers[1].path.display());
     node.write(&path, "33554432\n");
-    sampler.read_limits();
+    sampler.read_limit(pod.containers[1].cgroup_id);
     assert_eq!(limits(&sampler), [high, Limit::At(32 << 20), Limit::Unlimited]);
 
     let node = Node::unpack(V1);
@@ -202,15 +203,28 @@ fn tasks_of_the_machine_and_of_a_group() {
     assert_eq!(node.sampler("/").read_tasks().1, Reading::Known(Limit::At(64)));
 }
 
+/// The groups whose memory.stat was read by this work.
+fn read_by(sampler: &mut Sampler, work: impl FnOnce(&mut Sampler)) -> Vec<u64> {
+    let since_ns = mono_ns();
+    work(sampler);
+    let ids = sampler.tree().groups().iter().map(|group| group.id);
+    ids.filter(|id| sampler.group(*id).unwrap().stat_at_ns >= since_ns).collect()
+}
+
 #[test]
 fn what_moved_is_read_before_what_is_above_it() {
     let node = Node::unpack(V2);
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    let look = |dirty: &[u64], sampler: &mut Sampler| {
+        read_by(sampler, |sampler| {
+            sampler.sample_node(dirty);
+        })
+    };
     let all = sampler.tree().groups().len();
-    assert_eq!(sampler.sample_node(&[]).level.stat_reads, all, "its first text is held against all of them");
-    assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1, "nothing moved: the group itself");
+    assert_eq!(look(&[], &mut sampler).len(), all, "its first text is held against all of them");
+    let of_root = sampler.tree().groups()[0].id;
+    assert_eq!(look(&[], &mut sampler), [of_root], "nothing moved: the group itself");
 
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let folder = format!("sys/fs/cgroup{root}/{}", pod.containers[0].path.display());
@@ -227,20 +241,19 @@ fn what_moved_is_read_before_what_is_above_it() {
         grow(path, 5 << 20);
     }
     // Leaf, workers, container, pod, QoS class, and the root.
-    let sample = sampler.sample_node(&[]).level;
-    assert_eq!((sample.stat_reads, sample.left_out), (6, 0));
-    assert_eq!(sampler.sample_node(&[]).level.stat_reads, 1);
+    assert_eq!(look(&[], &mut sampler).len(), 6);
+    assert_eq!(look(&[], &mut sampler).len(), 1);
     // What the kernel side saw charging is read although its usage stands still.
-    let init = sampler.sample_node(&[pod.leaves[0], 0]).level;
-    assert_eq!(init.stat_reads, 5, "init, container, pod, QoS class, and the root");
+    let init = look(&[pod.leaves[0], 0], &mut sampler);
+    assert_eq!(init.len(), 5, "init, container, pod, QoS class, and the root");
 }
 
 #[test]
 fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
-    let before = sampler.sample_node(&[]).level;
+    sampler.sample_all(1, Tasks::Count);
+    let before = sampler.sample_node(&[]).level.inactive_file.known().unwrap();
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let leaf =
         format!("sys/fs/cgroup/kubepods.slice/{}/workers/a/memory.stat", pod.containers[0].path.display());
@@ -255,29 +268,31 @@ fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
         .copied()
         .find(|id| sampler.group(*id).unwrap().stat.inactive_file == Reading::Known(34_603_008))
         .unwrap();
+    let difference = |sampler: &mut Sampler, dirty: &[u64]| {
+        let level = sampler.sample_node(dirty).level;
+        let (usage, inactive_file) = (level.usage.known().unwrap(), level.inactive_file.known().unwrap());
+        assert_eq!(level.working_set, Reading::Known(usage - inactive_file));
+        inactive_file.cast_signed() - before.cast_signed()
+    };
 
     node.write(&leaf, lost(10 << 20));
-    let sample = sampler.sample_node(&[deepest]).level;
-    assert_eq!(sample.difference, -(10 << 20));
-    assert_eq!(sample.working_set.known().unwrap(), before.working_set.known().unwrap() + (10 << 20));
+    assert_eq!(difference(&mut sampler, &[deepest]), -(10 << 20));
     node.write(&leaf, lost(15 << 20));
-    assert_eq!(sampler.sample_node(&[deepest]).level.difference, -(15 << 20));
+    assert_eq!(difference(&mut sampler, &[deepest]), -(15 << 20));
     // It is kept while the tree is read again, and ends when the ancestor has caught up.
     std::fs::create_dir(node.path("sys/fs/cgroup/kubepods.slice/aaa")).unwrap();
     sampler.refresh(|_| false).unwrap();
-    assert_eq!(sampler.sample_node(&[]).level.difference, -(15 << 20));
+    assert_eq!(difference(&mut sampler, &[]), -(15 << 20));
     let root = "sys/fs/cgroup/kubepods.slice/memory.stat";
     let of_root = std::fs::read_to_string(node.path(root)).unwrap();
-    let now = before.inactive_file.known().unwrap();
+    let now = before - (15 << 20);
     node.write(
         root,
-        of_root.replace(&format!("inactive_file {now}\n"), &format!("inactive_file {}\n", now - (15 << 20))),
+        of_root.replace(&format!("inactive_file {before}\n"), &format!("inactive_file {now}\n")),
     );
-    let sample = sampler.sample_node(&[deepest]).level;
-    assert_eq!(sample.difference, 0);
-    assert_eq!(sample.inactive_file, Reading::Known(now - (15 << 20)));
+    assert_eq!(difference(&mut sampler, &[deepest]), -(15 << 20));
     node.write(&leaf, lost(16 << 20));
-    assert_eq!(sampler.sample_node(&[deepest]).level.difference, -(1 << 20));
+    assert_eq!(difference(&mut sampler, &[deepest]), -(16 << 20));
 }
 
 #[test]
@@ -287,15 +302,17 @@ fn groups_at_a_limit_are_read_although_usage_stands_still() {
     let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();
     node.write(&format!("{root}/memory.max"), usage);
     let mut sampler = node.sampler("/kubepods.slice");
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
-    let leaves: Vec<u64> = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone()).collect();
-    let start: Vec<u64> = leaves.iter().map(|id| sampler.group(*id).unwrap().stat_at_ns).collect();
-    let first = sampler.sample_node(&[]).level;
-    assert!((2..30).contains(&first.stat_reads), "{} reads", first.stat_reads);
-    for _ in 0..leaves.len() + 2 {
+    sampler.sample_all(1, Tasks::Count);
+    let cache = |sampler: &Sampler, id: u64| sampler.group(id).unwrap().stat.inactive_file.known();
+    let leaves = sampler.pods().pods.iter().flat_map(|pod| pod.leaves.clone());
+    let mut with_cache: Vec<u64> =
+        leaves.filter(|id| cache(&sampler, *id).is_some_and(|it| it > 0)).collect();
+    with_cache.sort_unstable_by_key(|id| std::cmp::Reverse(cache(&sampler, *id)));
+    let read = read_by(&mut sampler, |sampler| {
         sampler.sample_node(&[]);
-    }
-    for (id, start) in leaves.iter().zip(start) {
-        assert!(sampler.group(*id).unwrap().stat_at_ns > start, "each has its turn");
+    });
+    assert!(!with_cache.is_empty());
+    for id in with_cache.iter().take(12) {
+        assert!(read.contains(id), "those with most page cache to lose");
     }
 }

@@ -14,7 +14,7 @@ use eviction_core::reading::Reading;
 use eviction_node::cgroup::{
     hierarchy::{Hierarchies, Host},
     node_root::NodeRoot,
-    sample::{FreshStats, Tasks},
+    sample::Tasks,
     sampler::{Sampler, SamplerOptions},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -143,7 +143,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     // accounted: the kernel frees page tables some time after.
     sampler.refresh(|_| false).unwrap();
     wait_until("every usage to be found right", || {
-        sampler.sample_pods(FreshStats::All, Tasks::Leave);
+        sampler.sample_all(1, Tasks::Leave);
         let found = |group: &Cgroup| sampler.group(group.id()).unwrap().usage;
         groups.iter().all(|group| found(group) == Reading::Known(group.usage()))
     });

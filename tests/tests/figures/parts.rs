@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
-use eviction_node::cgroup::sample::{FreshStats, GroupSample, Tasks};
+use eviction_node::cgroup::sample::{GroupSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -33,9 +33,12 @@ fn anonymous(sample: &GroupSample) -> u64 {
     sample.stat.anon.known().unwrap()
 }
 
-/// The only pod, as a look sees it before it decides.
-fn pod(sampler: &mut Sampler, fresh: FreshStats, since_ns: u64) -> GroupSample {
-    sampler.sample_pods(fresh, Tasks::Leave);
+/// The only pod, as a sync sees it before it decides, or of a full sample.
+fn pod(sampler: &mut Sampler, in_full: bool, since_ns: u64) -> GroupSample {
+    match in_full {
+        true => sampler.sample_all(1, Tasks::Leave),
+        false => sampler.sample_changed(32, since_ns, Tasks::Leave),
+    };
     let id = sampler.pods().pods[0].cgroup_id;
     sampler.read_again(id, since_ns);
     sampler.last_pods()[0].memory
@@ -63,7 +66,7 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let arguments = ["--on-term", "ignore", "grow", "--size", &size, "--rate", "0"];
         let mut grower = Workload::start(workload(), &container, arguments).unwrap();
         let mut running = sampler(&subtree);
-        pod(&mut running, FreshStats::All, 0);
+        pod(&mut running, true, 0);
         grower.go().unwrap();
         // Others read it as well: cAdvisor, an agent that ran before.
         let text = folder(&group).join("memory.stat");
@@ -75,15 +78,10 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let own = parse_memory_stat(version, &fs::read(&text).unwrap()).anon.known().unwrap();
         stood_still += u64::from(own + TOLERANCE < GROWTH);
         let since_ns = mono_ns();
-        let changed = FreshStats::Changed { most: 32, since_ns };
         // In turns: once a group above the pod was read, the pod's text may be right.
         let samples = match round % 2 {
-            0 => {
-                [pod(&mut running, changed, since_ns), pod(&mut sampler(&subtree), FreshStats::All, since_ns)]
-            }
-            _ => {
-                [pod(&mut sampler(&subtree), changed, since_ns), pod(&mut running, FreshStats::All, since_ns)]
-            }
+            0 => [pod(&mut running, false, since_ns), pod(&mut sampler(&subtree), true, since_ns)],
+            _ => [pod(&mut sampler(&subtree), false, since_ns), pod(&mut running, true, since_ns)],
         };
         for sample in samples {
             assert!(anonymous(&sample).abs_diff(GROWTH) <= TOLERANCE, "{own} by its own text, {sample:?}");
@@ -138,7 +136,7 @@ fn page_cache_of_removed_groups_is_not_taken_for_working_set() {
     drop(cache);
     first.destroy().unwrap();
     sampler.refresh(|_| false).unwrap();
-    let pods = sampler.sample_pods(FreshStats::All, Tasks::Leave);
+    let pods = sampler.sample_all(1, Tasks::Leave);
     let memory = pods[0].memory;
     assert!(memory.usage.known().unwrap() >= 60 * MIB, "the pages stay charged to the pod: {memory:?}");
     assert!(memory.working_set.known().unwrap() <= 8 * MIB, "and are no working set: {memory:?}");

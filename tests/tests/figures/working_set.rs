@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_node::cgroup::sample::{FreshStats, LevelSample, Tasks};
+use eviction_core::reading::Reading;
+use eviction_node::cgroup::sample::{LevelSample, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -56,7 +57,7 @@ pub(crate) fn grow_in_full_cache(
         fillers.push(crate::cache(cache, &cached));
         // The kernel brings everything up to date every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
-        sampler.sample_pods(FreshStats::All, Tasks::Count);
+        sampler.sample_all(1, Tasks::Count);
         let base = sampler.sample_node(&[]).level;
         if base.usage.known().unwrap() > NODE - TOLERANCE {
             break base.working_set.known().unwrap();
@@ -124,6 +125,17 @@ fn ours_follows_the_growth_wherever_the_cache_is() {
     }
 }
 
+/// As the kubelet reads it: usage less the inactive file pages of the group's own memory.stat.
+fn as_kubelet(group: &Group) -> LevelSample {
+    let inactive_file = group.memory_stat("inactive_file").unwrap();
+    let usage = group.memory().unwrap();
+    LevelSample {
+        usage: Reading::Known(usage),
+        inactive_file: Reading::Known(inactive_file),
+        working_set: Reading::Known(usage.saturating_sub(inactive_file)),
+    }
+}
+
 #[test]
 fn the_parent_alone_may_stand_still() {
     // Whether and when it does is the kernel's affair, so that is printed and not asserted; and a minute of
@@ -132,7 +144,7 @@ fn the_parent_alone_may_stand_still() {
     for round in 0..2 {
         let (subtree, one, two) = node("stale");
         let cache = if round % 2 == 0 { &two } else { &one };
-        let (behind, _) = grow_in_full_cache(&subtree, cache, &two, "100M", Sampler::sample_as_kubelet);
+        let (behind, _) = grow_in_full_cache(&subtree, cache, &two, "100M", |_| as_kubelet(subtree.root()));
         println!("round {round}: the root's own memory.stat was up to {} KiB behind", behind >> 10);
         worst = worst.max(behind);
         subtree.remove().unwrap();
@@ -163,7 +175,7 @@ fn follow_a_leaf_at_its_own_limit() -> bool {
     let mut grower = Workload::start(workload(), &two, arguments).unwrap();
     let mut sampler = sampler(&subtree);
     let filler = crate::cache(&two, &NODE.to_string());
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    sampler.sample_all(1, Tasks::Count);
     let base = sampler.sample_node(&[]).level;
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();

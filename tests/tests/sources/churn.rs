@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 use eviction_node::file::is_gone;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
@@ -31,7 +31,7 @@ fn a_group_that_is_removed_is_gone_and_not_zero() {
     let name = Driver::Systemd.container(&container_id(1));
     let container = pod.group(&name).unwrap();
     let mut sampler = sampler(&subtree);
-    let before = sampler.sample_pods(FreshStats::All, Tasks::Count).to_vec();
+    let before = sampler.sample_all(1, Tasks::Count).to_vec();
     assert_eq!(before.len(), 1);
     assert_eq!(before[0].tasks, Reading::Known(0));
     let found = sampler.pods().pods[0].clone();
@@ -39,7 +39,7 @@ fn a_group_that_is_removed_is_gone_and_not_zero() {
     assert_eq!(*found.containers[0].id, *container_id(1));
 
     container.destroy().unwrap();
-    sampler.sample_pods(FreshStats::All, Tasks::Count);
+    sampler.sample_all(1, Tasks::Count);
     let gone = sampler.group(found.containers[0].cgroup_id).unwrap();
     assert!(matches!(gone.usage, Reading::Unknown(why) if is_gone(why)), "{gone:?}");
     assert!(matches!(gone.working_set, Reading::Unknown(_)));
@@ -137,7 +137,7 @@ fn sampling_goes_on_while_groups_come_and_go() {
         while (added < 150 || removed < 150) && start.elapsed() < HANG {
             let level = sampler.sample_node(&[]).level;
             assert!(level.working_set.known().unwrap() >= 16 * MIB, "{level:?}");
-            for pod in sampler.sample_pods(FreshStats::All, Tasks::Count) {
+            for pod in sampler.sample_all(1, Tasks::Count) {
                 // Never a figure of a group that is gone.
                 let gone = matches!(pod.memory.usage, Reading::Unknown(why) if is_gone(why));
                 assert!(gone || pod.memory.usage.known().is_some(), "{pod:?}");

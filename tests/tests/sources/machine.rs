@@ -4,13 +4,33 @@ use std::path::Path;
 use std::time::Duration;
 
 use eviction_bpf::preflight::{FactSubject, probe};
+use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
+use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 
 use crate::MIB;
 use crate::root;
+
+/// Usage and working set of the machine as the kubelet reads them; the root of version 2 has no usage of
+/// its own.
+fn as_kubelet(root: &NodeRoot) -> (u64, u64) {
+    let stat = std::fs::read_to_string(root.memory.join("memory.stat")).unwrap();
+    let value = |key: &str| -> u64 {
+        let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        line.unwrap().parse().unwrap()
+    };
+    let (usage, inactive_file) = match root.version {
+        Version::V1 => {
+            let usage = std::fs::read_to_string(root.memory.join("memory.usage_in_bytes")).unwrap();
+            (usage.trim().parse().unwrap(), value("total_inactive_file"))
+        }
+        Version::V2 => (value("anon") + value("file"), value("inactive_file")),
+    };
+    (usage, usage.saturating_sub(inactive_file))
+}
 
 #[test]
 fn the_working_set_is_the_kubelets_but_never_stale() {
@@ -19,11 +39,10 @@ fn the_working_set_is_the_kubelets_but_never_stale() {
     // The kubelet's own figure may be old, and the machine is at work between two reads: the
     // nearest pair counts.
     for _ in 0..60 {
-        let kubelet = sampler.sample_as_kubelet();
+        let kubelet = as_kubelet(sampler.root());
         let ours = sampler.sample_node(&[]).level;
-        let apart = |a: Option<u64>, b: Option<u64>| a.unwrap().abs_diff(b.unwrap());
-        usage = usage.min(apart(ours.usage.known(), kubelet.usage.known()));
-        working_set = working_set.min(apart(ours.working_set.known(), kubelet.working_set.known()));
+        usage = usage.min(ours.usage.known().unwrap().abs_diff(kubelet.0));
+        working_set = working_set.min(ours.working_set.known().unwrap().abs_diff(kubelet.1));
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("usage {} KiB apart, working set {} KiB apart", usage >> 10, working_set >> 10);

@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod container_init;
 pub mod file;
+pub mod file_watch;
 pub mod fs;
 pub mod kv_file;
 mod memory_usage;

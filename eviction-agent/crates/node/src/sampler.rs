@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cgroup::files::Limit;
-use crate::cgroup::sample::{FreshStats, NodeSample, Tasks};
+use crate::cgroup::sample::{NodeSample, Tasks};
 use crate::cgroup::sampler::Sampler;
 use crate::proc::tasks::TaskCounter;
 use crate::psi::{PsiReader, PsiReading};
@@ -255,8 +255,7 @@ impl NodeSampler {
         roster: &PodIndex,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        let fresh = FreshStats::Changed { most: MOST_STATS, since_ns: look.at.mono_ns };
-        self.sampler.sample_pods(fresh, tasks);
+        self.sampler.sample_changed(MOST_STATS, look.at.mono_ns, tasks);
         self.snapshot_of_pods(look, roster)
     }
 

@@ -7,7 +7,7 @@ use eviction_core::decision::Decision;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sample::{FreshStats, Tasks};
+use eviction_node::cgroup::sample::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
 
 use super::super::limit_monitor::LimitWatch;
@@ -87,10 +87,7 @@ impl ControlLoop {
         let at_leisure = full_in.is_zero();
         if at_leisure {
             let in_turn = full == sample_interval::FULL_CALM || is_brief;
-            self.look_in_full(
-                now_ns,
-                if in_turn { FreshStats::InTurn { turns: TURNS } } else { FreshStats::All },
-            );
+            self.look_in_full(now_ns, if in_turn { TURNS } else { 1 });
             due = due.min(full);
         } else {
             due = due.min(full_in.max(sample_interval::FLOOR));
@@ -161,13 +158,13 @@ impl ControlLoop {
     }
 
     /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
-    pub(super) fn look_in_full(&mut self, now_ns: u64, fresh: FreshStats) {
+    pub(super) fn look_in_full(&mut self, now_ns: u64, turns: usize) {
         self.state.last_full_ns = now_ns;
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
         self.gauges.anomalies(self.engine.oom().anomalies());
         self.count_oom_kills();
-        self.eyes.sampler.sample_pods(fresh, Tasks::Leave);
+        self.eyes.sampler.sample_all(turns, Tasks::Leave);
         self.read_limited_storage(now_ns);
         // A limit may be set long after its group was made.
         self.adopt_limits();

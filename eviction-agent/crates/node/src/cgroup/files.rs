@@ -59,10 +59,6 @@ pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
 pub struct MemoryStat {
     /// Anonymous memory (`anon`, `total_rss`).
     pub anon: Reading<u64>,
-    /// Page cache with shared memory (`file`, `total_cache`).
-    pub file: Reading<u64>,
-    /// Shared memory and tmpfs (`shmem`): it stays charged after its processes die.
-    pub shmem: Reading<u64>,
     /// Page cache that has not been used lately; the kubelet takes it off the usage.
     pub inactive_file: Reading<u64>,
     /// Page cache in use.
@@ -70,63 +66,31 @@ pub struct MemoryStat {
 }
 
 impl MemoryStat {
-    /// The figures before anybody has looked, or after a look that failed.
+    /// All values unknown, before anything was read or after a read that failed.
     pub fn unknown(why: UnknownReason) -> Self {
-        let unknown = Reading::Unknown(why);
-        Self { anon: unknown, file: unknown, shmem: unknown, inactive_file: unknown, active_file: unknown }
+        Self::of([Reading::Unknown(why); 3])
+    }
+
+    /// From the values in the order of [`Self::values`].
+    pub(super) fn of([anon, inactive_file, active_file]: [Reading<u64>; 3]) -> Self {
+        Self { anon, inactive_file, active_file }
+    }
+
+    /// All values.
+    pub(super) fn values(&self) -> [Reading<u64>; 3] {
+        [self.anon, self.inactive_file, self.active_file]
     }
 }
 
-impl MemoryStat {
-    /// Anonymous memory and page cache: what the kubelet takes for the usage of the root of
-    /// version 2, which has no file for it.
-    pub fn anon_and_file(&self) -> Reading<u64> {
-        match (self.anon, self.file) {
-            (Reading::Known(anon), Reading::Known(file)) => {
-                anon.checked_add(file).ok_or(UnknownReason::Implausible).into()
-            }
-            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
-        }
-    }
-}
-
-/// `memory.stat`. Each figure stands for itself: one that is missing, repeated or no number is
+/// `memory.stat`. Each value stands for itself: one that is missing, repeated or no number is
 /// unknown, and lines about other things are of no concern. A text that ends inside a line was
 /// cut off, and then nothing in it is believed.
 pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
-    let lines = match complete_lines(text) {
-        Ok(lines) => lines,
-        Err(why) => return MemoryStat::unknown(why),
-    };
-    let [mut anon, mut file, mut shmem, mut inactive_file, mut active_file] = [SingleValue::NEW; 5];
-    for line in lines {
-        // Version 1 has each figure twice: of the group alone, and prefixed, with those below.
-        let line = match version {
-            Version::V1 => match line.strip_prefix(b"total_") {
-                Some(rest) => rest,
-                None => continue,
-            },
-            Version::V2 => line,
-        };
-        let Some(blank) = line.iter().position(|byte| *byte == b' ') else { continue };
-        let (key, value) = (&line[..blank], &line[blank + 1..]);
-        let figure = match (key, version) {
-            (b"anon", Version::V2) | (b"rss", Version::V1) => &mut anon,
-            (b"file", Version::V2) | (b"cache", Version::V1) => &mut file,
-            (b"shmem", _) => &mut shmem,
-            (b"inactive_file", _) => &mut inactive_file,
-            (b"active_file", _) => &mut active_file,
-            _ => continue,
-        };
-        figure.found(parse_number(value));
-    }
-    MemoryStat {
-        anon: anon.get().into(),
-        file: file.get().into(),
-        shmem: shmem.get().into(),
-        inactive_file: inactive_file.get().into(),
-        active_file: active_file.get().into(),
-    }
+    MemoryStat::of(match version {
+        // Version 1 has each value twice: of the group alone, and prefixed, with those below.
+        Version::V1 => parse_keys(text, [b"total_rss", b"total_inactive_file", b"total_active_file"]),
+        Version::V2 => parse_keys(text, [b"anon", b"inactive_file", b"active_file"]),
+    })
 }
 
 /// Counters of `memory.events` (version 2).
@@ -236,13 +200,7 @@ mod tests {
 
     #[test]
     fn memory_stat_of_both_versions() {
-        let expected = MemoryStat {
-            anon: Known(1),
-            file: Known(2),
-            shmem: Known(4),
-            inactive_file: Known(5),
-            active_file: Known(6),
-        };
+        let expected = MemoryStat::of([1, 5, 6].map(Known));
         assert_eq!(parse_memory_stat(Version::V2, V2), expected);
         assert_eq!(parse_memory_stat(Version::V1, V1), expected);
     }
@@ -259,8 +217,7 @@ mod tests {
             (b"inactive_file max\n", UnknownReason::Unparsable),
             (b"inactive_file -4096\n", UnknownReason::Implausible),
             (b"inactive_file \n", UnknownReason::Unparsable),
-            (b"inactive_file\n", UnknownReason::Absent),
-            (b"inactive_file  1\n", UnknownReason::Unparsable),
+            (b"inactive_file\n", UnknownReason::Unparsable),
             (b"inactive_file 1 kB\n", UnknownReason::Unparsable),
             (b"inactive_file 1", UnknownReason::Unparsable),
             (b"anon 1\ninactive_file 12\nacti", UnknownReason::Unparsable),
@@ -352,12 +309,11 @@ mod tests {
         }
 
         #[test]
-        fn memory_stat_keeps_every_figure(figures: [u32; 5], order in Just([0, 1, 2, 3, 4]).prop_shuffle()) {
-            let keys = ["rss", "cache", "shmem", "inactive_file", "active_file"];
+        fn memory_stat_keeps_every_figure(figures: [u32; 3], order in Just([0, 1, 2]).prop_shuffle()) {
+            let keys = ["rss", "inactive_file", "active_file"];
             let text: String = order.iter().map(|i| format!("{} 1\ntotal_{} {}\n", keys[*i], keys[*i], figures[*i])).collect();
             let stat = parse_memory_stat(Version::V1, text.as_bytes());
-            let read = [stat.anon, stat.file, stat.shmem, stat.inactive_file, stat.active_file];
-            prop_assert_eq!(read, figures.map(|figure| Known(u64::from(figure))));
+            prop_assert_eq!(stat.values(), figures.map(|figure| Known(u64::from(figure))));
         }
     }
 }

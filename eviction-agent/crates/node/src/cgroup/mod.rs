@@ -5,15 +5,13 @@
 //! version and on every kernel; it is the id that the kernel side reports too.
 
 pub mod cgroup_events;
+mod cgroup_memory;
 pub mod files;
 pub mod hierarchy;
-mod meter;
-mod meters;
+mod memory_tree;
 pub mod names;
 pub mod node_root;
 pub mod pods;
 pub mod sample;
 pub mod sampler;
-mod stat_reconcile;
 pub mod tree;
-mod working_set;

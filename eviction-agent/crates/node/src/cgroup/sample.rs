@@ -7,45 +7,27 @@ use super::files::{Limit, MemoryStat};
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::MemoryDetail;
 
-/// The memory of a level of the tree: the node, the pods' root, a QoS class, a pod.
+/// The memory of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LevelSample {
-    /// When the figures were read: nanoseconds of CLOCK_MONOTONIC.
-    pub at_ns: u64,
     /// Bytes in use, page cache included.
     pub usage: Reading<u64>,
     /// Bytes of page cache that have not been used lately.
     pub inactive_file: Reading<u64>,
     /// Bytes in use less inactive page cache, never below zero (cadvisor's `setMemoryStats`).
     pub working_set: Reading<u64>,
-    /// memory.stat files that were read for this.
-    pub stat_reads: usize,
-    /// Bytes that moved, one way or the other, in groups below whose memory.stat was left for
-    /// a later sample: as far as they were page cache, `inactive_file` may be off by them.
-    pub left_out: u64,
-    /// Bytes by which `inactive_file` was corrected, since the level's own memory.stat was not
-    /// up to date with those of the groups below it.
-    pub difference: i64,
 }
 
 impl LevelSample {
-    pub(super) fn new(at_ns: u64, usage: Reading<u64>, inactive_file: Reading<u64>) -> Self {
-        Self {
-            at_ns,
-            usage,
-            inactive_file,
-            working_set: working_set_of(usage, inactive_file),
-            stat_reads: 0,
-            left_out: 0,
-            difference: 0,
-        }
+    pub(super) fn new(usage: Reading<u64>, inactive_file: Reading<u64>) -> Self {
+        Self { usage, inactive_file, working_set: working_set_of(usage, inactive_file) }
     }
 }
 
-/// The memory of the node.
+/// What was read of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeSample {
-    /// The figures of the node's level.
+    /// Its usage and working set.
     pub level: LevelSample,
     /// MemFree of the machine, which is the node's own if that is the machine; else it is not read.
     pub free: Reading<u64>,
@@ -85,31 +67,6 @@ pub struct PodSample {
     pub memory: GroupSample,
     /// Tasks in the pod's group and below (`pids.current`).
     pub tasks: Reading<u64>,
-    /// When the tasks were counted.
-    pub tasks_at_ns: u64,
-}
-
-/// Whose memory.stat a sample of pods reads.
-#[derive(Clone, Copy, Debug)]
-pub enum FreshStats {
-    /// That of pods and of groups in them whose figures can have changed since it was read, the
-    /// greatest so many of them; usages are read as far down as something moved. What was read for
-    /// the same look is not read again.
-    Changed {
-        /// The most memory.stat files to read.
-        most: usize,
-        /// When that look began.
-        since_ns: u64,
-    },
-    /// That of groups in which something moved and of those above them, and of one in so many of
-    /// the others, each in its turn: what moves without a charge (pages that become active) is
-    /// seen after as many samples. Usages are read of all.
-    InTurn {
-        /// Samples until all have had their turn.
-        turns: usize,
-    },
-    /// That of all groups.
-    All,
 }
 
 /// Whether a sample of pods counts tasks.

@@ -5,15 +5,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use super::files::{Limit, Version, parse_limit, parse_usage};
-use super::meters::{Groups, Sweep};
+use super::memory_tree::MemoryTree;
 use super::names::PodUid;
 use super::node_root::NodeRoot;
 use super::pods::Pods;
-use super::sample::{Changes, FreshStats, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
+use super::sample::{Changes, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
-use super::working_set;
-use crate::clock::mono_ns;
-
 use crate::backend::BackendInfo;
 use crate::file::{KeptFile, read_once, unreadable};
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
@@ -53,7 +50,7 @@ impl Default for SamplerOptions {
 #[derive(Debug)]
 pub struct Sampler {
     root: NodeRoot,
-    groups: Groups,
+    groups: MemoryTree,
     pods: Pods,
     /// The `pids.current` of each pod, as far as descriptors reach.
     tasks: Vec<(u64, Option<KeptFile>)>,
@@ -84,7 +81,7 @@ impl Sampler {
         let mut sampler = Self {
             node_tasks: ["pids.current", "pids.max"].map(node_task),
             max_descriptors: *max_descriptors,
-            groups: Groups::new(root.version, *max_descriptors, tree),
+            groups: MemoryTree::new(root.version, *max_descriptors, tree),
             root,
             pods: Pods::default(),
             tasks: Vec::new(),
@@ -117,14 +114,9 @@ impl Sampler {
     /// to spare.
     fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.pods = Pods::find(&self.groups.tree, is_known);
-        // A runtime may have put a container elsewhere.
-        let ids = self.pods.pods.iter().flat_map(|pod| {
-            std::iter::once(pod.cgroup_id).chain(pod.containers.iter().map(|container| container.cgroup_id))
-        });
-        self.groups.note_pods(ids);
         let mut before: HashMap<u64, KeptFile> =
             self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
-        let mut spare = self.max_descriptors.saturating_sub(2 * self.groups.meters.len());
+        let mut spare = self.max_descriptors.saturating_sub(2 * self.groups.memory.len());
         for pod in &self.pods.pods {
             let file = before.remove(&pod.cgroup_id).or_else(|| {
                 let folder = self.root.pids.as_ref().filter(|_| spare > 0)?.join(&pod.path);
@@ -165,7 +157,7 @@ impl Sampler {
     pub fn sample_node(&mut self, dirty: &[u64]) -> NodeSample {
         if self.root.whole_machine {
             let meminfo = self.read_meminfo();
-            let level = LevelSample::new(mono_ns(), meminfo.usage, meminfo.inactive_file);
+            let level = LevelSample::new(meminfo.usage, meminfo.inactive_file);
             let detail = MemoryDetail {
                 mem_available: meminfo.available,
                 active_file: meminfo.active_file,
@@ -175,23 +167,16 @@ impl Sampler {
             };
             return NodeSample { level, free: meminfo.free, capacity: meminfo.total, detail };
         }
-        self.groups.read_usages(Sweep::Moved, dirty);
-        let level = working_set::sample(&mut self.groups, 0);
-        let capacity = match self.groups.meters[0].limit() {
+        self.groups.sweep_moved(dirty);
+        self.groups.read_level(0);
+        let memory = &self.groups.memory[0];
+        let level = LevelSample::new(memory.usage, memory.stat.inactive_file);
+        let capacity = match memory.limit() {
             Limit::At(limit) => self.machine_total.map(|total| total.min(limit)),
             Limit::Unlimited => self.machine_total,
         };
-        let active_file = self.groups.meters[0].stat.active_file;
-        let detail = MemoryDetail { active_file, ..MemoryDetail::default() };
+        let detail = MemoryDetail { active_file: memory.stat.active_file, ..MemoryDetail::default() };
         NodeSample { level, free: Reading::Unknown(UnknownReason::Absent), capacity, detail }
-    }
-
-    /// Samples a group, for instance the pods' root, as [`Self::sample_node`] does a node that
-    /// is a group. `None` if it is not in the tree.
-    pub fn sample_level(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<LevelSample> {
-        let target = self.groups.index(cgroup_id)?;
-        self.groups.read_usages(Sweep::Moved, dirty);
-        Some(working_set::sample(&mut self.groups, target))
     }
 
     /// Reads the limits of a group again.
@@ -201,62 +186,41 @@ impl Sampler {
         }
     }
 
-    /// Samples a group as of now: everything below it is read first where that is
-    /// little, else what moved, as [`Self::sample_level`] does. `None` if it is not in the tree or gone.
+    /// Samples a group as of now, for instance the pods' root: everything below it is read first where
+    /// that is little, else what moved, as [`Self::sample_node`] does with a node that is a group. `None`
+    /// if it is not in the tree or gone.
     pub fn sample_group(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<GroupSample> {
         let index = self.groups.index(cgroup_id)?;
         if self.groups.has_few_below(index) {
-            self.groups.read_with_all_below(index);
-            return (!self.groups.meters[index].gone).then(|| self.groups.sample(index));
+            self.groups.read_subtree(index);
+        } else {
+            self.groups.sweep_moved(dirty);
+            self.groups.read_level(index);
         }
-        let level = self.sample_level(cgroup_id, dirty)?;
-        let LevelSample { usage, working_set, .. } = level;
-        let sample = || GroupSample { usage, working_set, ..self.groups.sample(index) };
-        (!self.groups.meters[index].gone).then(sample)
+        let memory = &self.groups.memory[index];
+        (!memory.gone).then(|| memory.sample())
     }
 
-    /// The node's level as the kubelet reads it: root usage less the inactive file pages of
-    /// the root's memory.stat, which may be stale.
-    pub fn sample_as_kubelet(&mut self) -> LevelSample {
-        let at_ns = mono_ns();
-        self.groups.begin_round();
-        self.groups.read_usage(0, at_ns);
-        self.groups.read_stat(0, at_ns);
-        let meter = &self.groups.meters[0];
-        let usage = match (self.root.version, self.root.whole_machine) {
-            // The root of version 2 has no usage of its own.
-            (Version::V2, true) => meter.stat.anon_and_file(),
-            (..) => meter.usage,
-        };
-        LevelSample::new(at_ns, usage, meter.stat.inactive_file)
+    /// Samples every pod in full: the usages of all groups, the memory.stat of those in which something
+    /// moved and of those above them, and that and the limits of one in `turns` of the others.
+    pub fn sample_all(&mut self, turns: usize, tasks: Tasks) -> &[PodSample] {
+        self.groups.read_in_turn(turns);
+        self.collect_pods(tasks)
     }
 
-    /// Samples every pod: usage of all, tasks and memory.stat as asked for. The samples are in
-    /// the order of [`Self::pods`]; those of containers are then had by [`Self::group`].
-    pub fn sample_pods(&mut self, fresh: FreshStats, tasks: Tasks) -> &[PodSample] {
-        let groups = &mut self.groups;
-        if !matches!(fresh, FreshStats::Changed { .. }) {
-            groups.try_bare_ones();
+    /// Samples every pod for a decision: usages as far down as something moved, and the memory.stat of
+    /// pods with all groups in them that can have changed since `since_ns`, when the look began: of those
+    /// that use most, up to `most` files.
+    pub fn sample_changed(&mut self, most: usize, since_ns: u64, tasks: Tasks) -> &[PodSample] {
+        if self.groups.swept_ns < since_ns {
+            self.groups.sweep_moved(&[]);
         }
-        match fresh {
-            FreshStats::Changed { most, since_ns } => {
-                if groups.swept_ns < since_ns {
-                    groups.read_usages(Sweep::Moved, &[]);
-                }
-                groups.mark_changed(most, since_ns);
-            }
-            FreshStats::All => {
-                groups.read_usages(Sweep::All, &[]);
-                groups.read_limits_in_turn();
-                groups.meters.iter_mut().for_each(|meter| meter.marked = true);
-            }
-            FreshStats::InTurn { turns } => {
-                groups.read_usages(Sweep::All, &[]);
-                groups.read_limits_in_turn();
-                groups.mark_in_turn(turns);
-            }
-        }
-        groups.read_marked(0, groups.meters.len());
+        self.groups.read_changed(self.pods.pods.iter().map(|pod| pod.cgroup_id), most, since_ns);
+        self.collect_pods(tasks)
+    }
+
+    /// The samples are in the order of [`Self::pods`]; those of containers are had by [`Self::group`].
+    fn collect_pods(&mut self, tasks: Tasks) -> &[PodSample] {
         self.pod_samples.clear();
         for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
             let tasks = match (file, &self.root.pids) {
@@ -268,8 +232,8 @@ impl Sampler {
                 }
                 (None, None) => Reading::Unknown(UnknownReason::Absent),
             };
-            if let Some(memory) = self.groups.index(*cgroup_id).map(|index| self.groups.sample(index)) {
-                self.pod_samples.push(PodSample { memory, tasks, tasks_at_ns: mono_ns() });
+            if let Some(index) = self.groups.index(*cgroup_id) {
+                self.pod_samples.push(PodSample { memory: self.groups.memory[index].sample(), tasks });
             }
         }
         &self.pod_samples
@@ -283,19 +247,19 @@ impl Sampler {
             return false;
         }
         if let Some(pod) = self.pod_samples.iter_mut().find(|pod| pod.memory.cgroup_id == cgroup_id) {
-            pod.memory = self.groups.sample(index);
+            pod.memory = self.groups.memory[index].sample();
         }
         true
     }
 
-    /// What [`Self::sample_pods`] found last.
+    /// What [`Self::sample_all`] or [`Self::sample_changed`] found last.
     pub fn last_pods(&self) -> &[PodSample] {
         &self.pod_samples
     }
 
     /// The last figures of a group.
     pub fn group(&self, cgroup_id: u64) -> Option<GroupSample> {
-        Some(self.groups.sample(self.groups.index(cgroup_id)?))
+        Some(self.groups.memory[self.groups.index(cgroup_id)?].sample())
     }
 
     /// Tasks of a node that is a group: `pids.current`, and `pids.max`.
@@ -312,13 +276,6 @@ impl Sampler {
         let mut buffer = [0; 32];
         let read = |file: &KeptFile| parse_usage(file.read(&mut buffer)?);
         current.as_ref().map_err(|why| *why).and_then(read).into()
-    }
-
-    /// Reads the limits again; the kubelet changes them when a pod is resized in place.
-    pub fn read_limits(&mut self) {
-        for index in 0..self.groups.meters.len() {
-            self.groups.read_limit(index);
-        }
     }
 
     /// Where the node's figures come from: memory and tasks.

@@ -1,4 +1,4 @@
-//! Noticing that a file was changed, without looking: inotify on its folder.
+//! Notices by inotify on its folder that a file was changed.
 //!
 //! A ConfigMap that is mounted is a folder of links to `..data/NAME`; the kubelet replaces the link
 //! `..data` (`AtomicWriter`), and touches neither the file nor the link to it.
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use eviction_node::async_fd::register;
+use crate::async_fd::register;
 
 /// The link that the kubelet replaces.
 const DATA: &[u8] = b"..data";
@@ -24,14 +24,14 @@ const DATA: &[u8] = b"..data";
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// After the folder was gone.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Room for some events; each has a name of at most 255 bytes.
 const BUFFER: usize = 4096;
 
 /// A file of which changes are to be noticed.
 #[derive(Debug)]
-pub(crate) struct FileWatch {
+pub struct FileWatch {
     watched: Option<WatchedFile>,
     /// A change was noticed, and is told then.
     due: Option<Instant>,
@@ -48,20 +48,25 @@ struct WatchedFile {
 
 impl FileWatch {
     /// Watches a file, if there is one, as far as that is possible. Needs a runtime.
-    pub(crate) fn of(file: Option<&Path>) -> Self {
+    pub fn of(file: Option<&Path>) -> Self {
         let watched = file.and_then(|file| match WatchedFile::new(file) {
             Ok(watched) => Some(watched),
             Err(error) => {
                 let file = file.display();
-                tracing::warn!(%file, %error, "changes of the file are not noticed; SIGHUP reads it again");
+                tracing::warn!(%file, %error, "no events of changes of the file");
                 None
             }
         });
         Self { watched, due: None }
     }
 
+    /// Whether changes are noticed.
+    pub fn is_watching(&self) -> bool {
+        self.watched.as_ref().is_some_and(|watched| !watched.is_lost)
+    }
+
     /// Waits for the next change. May be cancelled; nothing is lost by that.
-    pub(crate) async fn changed(&mut self) {
+    pub async fn changed(&mut self) {
         let Self { watched: Some(watched), due } = self else { return std::future::pending().await };
         loop {
             if let Some(at) = *due {
@@ -72,7 +77,7 @@ impl FileWatch {
                 return;
             }
             if watched.is_lost {
-                sleep(LOOK_AGAIN).await;
+                sleep(AGAIN).await;
                 watched.is_lost = watched.add().is_err();
                 if watched.is_lost {
                     continue;
@@ -97,7 +102,14 @@ impl WatchedFile {
     }
 
     fn add(&self) -> io::Result<()> {
-        let flags = WatchFlags::CREATE | WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        let flags = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
         inotify::add_watch(self.inotify.get_ref(), &self.folder, flags)?;
         Ok(())
     }
@@ -111,7 +123,7 @@ impl WatchedFile {
                 self.take()
             }
             Err(error) => {
-                tracing::warn!(%error, "changes of the configuration are not noticed any more; SIGHUP reads it");
+                tracing::warn!(%error, "no more events of changes of the file");
                 std::future::pending().await
             }
         }

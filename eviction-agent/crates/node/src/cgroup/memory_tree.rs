@@ -1,0 +1,614 @@
+//! The memory of all cgroups of a tree, read from the bottom to the top.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::cgroup_memory::{CgroupMemory, ChildrenSum};
+use super::files::{Limit, Version, parse_limit, parse_memory_stat, parse_usage};
+use super::sample::Changes;
+use super::tree::Tree;
+use crate::clock::mono_ns;
+use crate::file::{KeptFile, is_gone, unreadable};
+use eviction_core::reading::UnknownReason;
+
+/// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
+const STAT_BUFFER: usize = 32 << 10;
+
+/// Longer than any number with its line feed.
+const NUMBER_BUFFER: usize = 32;
+
+/// How much a cgroup is taken to have moved that the kernel side saw charging: more than any
+/// that it did not see.
+const DIRTY: u64 = 1 << 50;
+
+/// So long a memory.stat is taken for what it was while usage stands still.
+const KEEPS_NS: u64 = 2_000_000_000;
+
+/// Cgroups below one that are read for one sample of it: those that can have changed most. A read that
+/// flushes takes 7 to 13 µs; the others have their turn in a later sample.
+const MOST_CHANGED: usize = 12;
+
+/// Of a pod with more cgroups only those are read for its sake that can have changed.
+const FEW: usize = 64;
+
+/// A tree of cgroups with the memory of each, in the same order.
+#[derive(Debug)]
+pub(super) struct MemoryTree {
+    pub(super) tree: Tree,
+    pub(super) memory: Vec<CgroupMemory>,
+    /// Whether a cgroup was found to be gone since the tree was read.
+    pub(super) stale: bool,
+    /// When usages were read last, as far down as something had moved.
+    pub(super) swept_ns: u64,
+    version: Version,
+    /// How many files may be kept open; those of the cgroups behind are opened for each read.
+    max_descriptors: usize,
+    by_id: Vec<(u64, usize)>,
+    /// Whose turn it was in the last full sample.
+    turn: usize,
+    path: PathBuf,
+    buffer: Box<[u8]>,
+    sums: Vec<ChildrenSum>,
+    moved: Vec<u64>,
+    chosen: Vec<(u64, usize)>,
+}
+
+impl MemoryTree {
+    pub(super) fn new(version: Version, max_descriptors: usize, tree: Tree) -> Self {
+        let mut groups = Self {
+            tree: tree.clone(),
+            memory: Vec::new(),
+            stale: false,
+            swept_ns: 0,
+            version,
+            max_descriptors,
+            by_id: Vec::new(),
+            turn: 0,
+            path: PathBuf::new(),
+            buffer: vec![0; STAT_BUFFER].into(),
+            sums: Vec::new(),
+            moved: Vec::new(),
+            chosen: Vec::new(),
+        };
+        groups.adopt(tree);
+        groups
+    }
+
+    /// Takes over a newer tree; values and descriptors of cgroups that stay are kept.
+    pub(super) fn adopt(&mut self, tree: Tree) -> Changes {
+        let mut changes = Changes { skipped: tree.skipped(), ..Changes::default() };
+        let count = tree.groups().len();
+        let mut before: HashMap<u64, CgroupMemory> =
+            self.memory.drain(..).map(|memory| (memory.id, memory)).collect();
+        let before_count = before.len();
+        self.tree = tree;
+        for index in 0..count {
+            let id = self.tree.groups()[index].id;
+            // Behind one that is gone another one may have its id.
+            let known = before.remove(&id).filter(|memory| !memory.gone);
+            let is_new = known.is_none();
+            let mut memory = known.unwrap_or_else(|| CgroupMemory::new(id));
+            if 2 * index + 2 > self.max_descriptors {
+                (memory.usage_file, memory.stat_file) = (None, None);
+            }
+            self.memory.push(memory);
+            if is_new {
+                changes.added += 1;
+                self.read_limit(index);
+                // Opens its file, so that a sample does not have to ask the allocator for a path.
+                self.read_usage(index, mono_ns());
+            }
+        }
+        self.stale = false;
+        changes.removed = before_count + changes.added - count;
+        self.by_id.clear();
+        self.by_id.extend(self.memory.iter().enumerate().map(|(index, memory)| (memory.id, index)));
+        self.by_id.sort_unstable();
+        self.sums.resize(count, ChildrenSum::NONE);
+        self.moved.resize(count, 0);
+        self.chosen.reserve(count);
+        changes
+    }
+
+    pub(super) fn index(&self, cgroup_id: u64) -> Option<usize> {
+        let at = self.by_id.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
+        Some(self.by_id[at].1)
+    }
+
+    /// One past the last cgroup below `index`.
+    fn end(&self, index: usize) -> usize {
+        self.tree.groups().get(index).map_or(index, |group| group.end)
+    }
+
+    /// Whether all cgroups below one are read for its sake.
+    pub(super) fn has_few_below(&self, index: usize) -> bool {
+        self.end(index) - index <= FEW
+    }
+
+    fn read_usage(&mut self, index: usize, at_ns: u64) {
+        let Some(memory) = self.memory.get_mut(index) else { return };
+        let name = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let mut number = [0; NUMBER_BUFFER];
+        if memory.usage_file.is_none() {
+            self.tree.write_path(index, &mut self.path);
+        }
+        let may_keep = 2 * index + 2 <= self.max_descriptors;
+        let text = read(&mut memory.usage_file, may_keep, &mut self.path, name, &mut number);
+        memory.take_usage(text.and_then(parse_usage), at_ns);
+        self.stale |= memory.is_removed();
+    }
+
+    /// Reads the memory.stat of a cgroup, which makes the kernel bring it up to date, and its usage.
+    fn read(&mut self, index: usize) {
+        let Some(memory) = self.memory.get_mut(index) else { return };
+        let at_ns = mono_ns();
+        if memory.stat_file.is_none() {
+            self.tree.write_path(index, &mut self.path);
+        }
+        let may_keep = 2 * index + 2 <= self.max_descriptors;
+        let text = read(&mut memory.stat_file, may_keep, &mut self.path, "memory.stat", &mut self.buffer);
+        memory.take_stat(text.map(|text| parse_memory_stat(self.version, text)), at_ns);
+        self.read_usage(index, at_ns);
+    }
+
+    /// Reads the limits of a cgroup. One that cannot be read limits nothing as far as anybody can tell.
+    pub(super) fn read_limit(&mut self, index: usize) {
+        self.tree.write_path(index, &mut self.path);
+        let mut limit = |name| {
+            let text = read(&mut None, false, &mut self.path, name, &mut self.buffer);
+            text.and_then(parse_limit).unwrap_or(Limit::Unlimited)
+        };
+        let (hard, high) = match self.version {
+            Version::V1 => (limit("memory.limit_in_bytes"), Limit::Unlimited),
+            Version::V2 => (limit("memory.max"), limit("memory.high")),
+        };
+        let memory = &mut self.memory[index];
+        (memory.hard, memory.high) = (hard, high);
+    }
+
+    /// Reads usages and notes what moved, `dirty` cgroups (by id) as having moved most, but not those
+    /// of cgroups below which nothing can have moved. A cgroup's charges are its ancestors' too, in the
+    /// same batches: where its usage has not changed by a byte since the last sweep, and no limit holds
+    /// it there, nothing below it has moved, but for opposite moves of the same size between two sweeps;
+    /// the next full sample finds those.
+    pub(super) fn sweep_moved(&mut self, dirty: &[u64]) {
+        self.sweep(false);
+        for id in dirty {
+            if let Some(index) = self.index(*id) {
+                let memory = &mut self.memory[index];
+                memory.moved = memory.moved.saturating_add(DIRTY);
+            }
+        }
+    }
+
+    fn sweep(&mut self, all: bool) {
+        self.swept_ns = mono_ns();
+        let mut index = 0;
+        while index < self.memory.len() {
+            if !self.memory[index].gone {
+                self.read_usage(index, self.swept_ns);
+            }
+            let parent = self.tree.groups()[index].parent;
+            let above = parent.is_some_and(|parent| self.memory[parent].full);
+            let memory = &mut self.memory[index];
+            memory.full = above || memory.is_at_limit();
+            let still = memory.sweep() && !memory.full;
+            index = if still && !all { self.end(index) } else { index + 1 };
+        }
+    }
+
+    /// Reads all usages, the memory.stat of cgroups that can have changed with those above them, and that
+    /// and the limits of one in `turns` of the others: what moves without a charge (pages that become
+    /// active) is seen after as many samples, and nobody tells of new limits.
+    pub(super) fn read_in_turn(&mut self, turns: usize) {
+        let turns = turns.max(1);
+        self.turn = (self.turn + 1) % turns;
+        // Those without files may have been given the controller since.
+        for memory in &mut self.memory {
+            memory.gone &= !std::mem::take(&mut memory.bare);
+        }
+        self.sweep(true);
+        for index in 0..self.memory.len() {
+            let is_in_turn = index % turns == self.turn;
+            if is_in_turn {
+                self.read_limit(index);
+            }
+            self.memory[index].marked |= is_in_turn || self.memory[index].stat_at_ns == 0;
+            if self.memory[index].has_changed() {
+                self.mark_up(index, 0);
+            }
+        }
+        self.read_marked(0, self.memory.len());
+    }
+
+    /// Marks a cgroup and those between it and `top`, `top` among them.
+    fn mark_up(&mut self, index: usize, top: usize) {
+        let mut at = Some(index);
+        while let Some(index) = at.filter(|index| *index >= top) {
+            self.memory[index].marked = true;
+            at = self.tree.groups()[index].parent;
+        }
+    }
+
+    /// Begins a round of reads: the marked cgroups in this range, those below before those above, and
+    /// works out what each has.
+    fn read_marked(&mut self, from: usize, to: usize) {
+        let round_ns = mono_ns();
+        self.sums[from..to].fill(ChildrenSum::NONE);
+        for index in (from..to).rev() {
+            if self.memory[index].marked && !self.memory[index].gone {
+                self.read(index);
+            }
+            let (memory, below) = (&mut self.memory[index], self.sums[index]);
+            memory.combine(&below, round_ns);
+            if let Some(parent) = self.tree.groups()[index].parent.filter(|parent| *parent >= from) {
+                self.sums[parent].add(memory, &below);
+            }
+        }
+    }
+
+    /// Samples a cgroup after [`Self::sweep_moved`]: reads those below it first that can have changed
+    /// most, and all of them for the first sample.
+    pub(super) fn read_level(&mut self, target: usize) {
+        let (first, end) = (target + 1, self.end(target));
+        if self.memory[target].stat_at_ns == 0 {
+            self.memory[first..end].iter_mut().for_each(|memory| memory.marked = true);
+        } else {
+            self.moved[target..end].fill(0);
+            self.chosen.clear();
+            for index in (first..end).rev() {
+                let memory = &self.memory[index];
+                if memory.gone {
+                    continue;
+                }
+                // What those below it do not explain is its own.
+                let own = memory.moved.saturating_sub(self.moved[index]);
+                let cache = memory.stat.inactive_file.known().unwrap_or(u64::MAX);
+                let cache = if memory.full && self.tree.is_leaf(index) { cache } else { 0 };
+                if own.max(cache) > 0 {
+                    self.chosen.push((own.max(cache), index));
+                }
+                let parent = self.tree.groups()[index].parent.unwrap_or(target);
+                self.moved[parent] = self.moved[parent].saturating_add(memory.moved);
+            }
+            keep_greatest(&mut self.chosen, MOST_CHANGED);
+            for at in 0..self.chosen.len() {
+                self.mark_up(self.chosen[at].1, first);
+            }
+        }
+        self.memory[target].marked = true;
+        self.read_marked(target, end);
+    }
+
+    /// Marks a cgroup and all below it, or of many those that can have changed.
+    fn mark_subtree(&mut self, index: usize) {
+        let (end, few) = (self.end(index), self.has_few_below(index));
+        for memory in &mut self.memory[index..end] {
+            memory.marked |= few || memory.has_changed();
+        }
+        self.memory[index].marked = true;
+    }
+
+    /// Reads a cgroup now, after those below it.
+    pub(super) fn read_subtree(&mut self, index: usize) {
+        self.mark_subtree(index);
+        self.read_marked(index, self.end(index));
+    }
+
+    /// Reads a cgroup now, after those below it, unless that was done since `since_ns`. Whether it was
+    /// done now.
+    pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
+        let end = if self.has_few_below(index) { self.end(index) } else { index + 1 };
+        let is_due =
+            |memory: &CgroupMemory| !memory.gone && memory.stat_at_ns.min(memory.usage_at_ns) < since_ns;
+        let any = !self.memory[index].gone && self.memory[index..end].iter().any(is_due);
+        if any {
+            self.read_subtree(index);
+        }
+        any
+    }
+
+    /// Reads the pods in which something can have changed since it was read, or that were read too long
+    /// ago, but before `since_ns`, with all that is below them: those that use most, up to `most` cgroups.
+    pub(super) fn read_changed(&mut self, pods: impl Iterator<Item = u64>, most: usize, since_ns: u64) {
+        let now_ns = mono_ns();
+        let is_due = |memory: &CgroupMemory| {
+            let is_old = now_ns.saturating_sub(memory.stat_at_ns) > KEEPS_NS;
+            !memory.gone && memory.stat_at_ns < since_ns && (memory.has_changed() || is_old)
+        };
+        self.chosen.clear();
+        for index in pods.filter_map(|id| self.by_id.binary_search_by_key(&id, |(id, _)| *id).ok()) {
+            let index = self.by_id[index].1;
+            if self.memory[index..self.tree.groups()[index].end].iter().any(is_due) {
+                self.chosen.push((self.memory[index].usage.known().unwrap_or(0), index));
+            }
+        }
+        self.chosen.sort_unstable_by(|a, b| b.cmp(a));
+        let mut left = most;
+        for at in 0..self.chosen.len() {
+            if left == 0 {
+                break;
+            }
+            let index = self.chosen[at].1;
+            left = left.saturating_sub(self.end(index) - index);
+            self.read_subtree(index);
+        }
+    }
+}
+
+/// Leaves the greatest so many.
+fn keep_greatest(chosen: &mut Vec<(u64, usize)>, most: usize) {
+    if chosen.len() > most {
+        chosen.select_nth_unstable_by(most, |a, b| b.cmp(a));
+        chosen.truncate(most);
+    }
+}
+
+/// Reads a file of the cgroup in `path`, through a descriptor that is kept if it may be. `path` is left
+/// as it was, and not looked at where there is one.
+fn read<'b>(
+    file: &mut Option<KeptFile>,
+    may_keep: bool,
+    path: &mut PathBuf,
+    name: &str,
+    buffer: &'b mut [u8],
+) -> Result<&'b [u8], UnknownReason> {
+    if let Some(file) = file {
+        return file.read(buffer);
+    }
+    path.push(name);
+    let opened = KeptFile::open(path).map_err(unreadable);
+    let folder_is_there = || path.parent().is_some_and(Path::is_dir);
+    // A cgroup that is there may have no such file.
+    let opened = opened.map_err(|why| match is_gone(why) && folder_is_there() {
+        true => UnknownReason::Absent,
+        false => why,
+    });
+    path.pop();
+    let opened = opened?;
+    let text = opened.read(buffer);
+    *file = Some(opened).filter(|_| may_keep);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use eviction_core::reading::Reading;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A cgroup in plain files with others below it.
+    struct Pod {
+        folder: tempfile::TempDir,
+    }
+
+    impl Pod {
+        fn new() -> Self {
+            Self { folder: tempfile::tempdir().unwrap() }
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.folder.path().join(path)
+        }
+
+        fn write(&self, path: &str, usage: u64, anon: u64, inactive_file: u64) {
+            let folder = self.path(path);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("memory.usage_in_bytes"), format!("{usage}\n")).unwrap();
+            let stat = format!("total_rss {anon}\ntotal_inactive_file {inactive_file}\n");
+            fs::write(folder.join("memory.stat"), stat).unwrap();
+        }
+
+        fn groups(&self) -> MemoryTree {
+            MemoryTree::new(Version::V1, 100, Tree::scan(self.folder.path(), None).unwrap())
+        }
+
+        /// What is anonymous, inactive page cache, and the working set, everything read now.
+        fn values(&self) -> [Option<u64>; 3] {
+            let mut groups = self.groups();
+            groups.read_subtree(0);
+            values(&groups)
+        }
+    }
+
+    fn values(groups: &MemoryTree) -> [Option<u64>; 3] {
+        let sample = groups.memory[0].sample();
+        [sample.stat.anon, sample.stat.inactive_file, sample.working_set].map(Reading::known)
+    }
+
+    fn sample(groups: &mut MemoryTree) -> Option<u64> {
+        groups.sweep_moved(&[]);
+        groups.read_level(0);
+        values(groups)[2]
+    }
+
+    #[test]
+    fn a_first_text_that_is_old_is_found_out() {
+        let pod = Pod::new();
+        pod.write("", 600 * MIB, 0, 100 * MIB);
+        pod.write("leaf", 600 * MIB, 0, 500 * MIB);
+        let mut groups = pod.groups();
+        assert_eq!([sample(&mut groups), sample(&mut groups)], [Some(100 * MIB); 2]);
+        pod.write("leaf", 599 * MIB, 0, 400 * MIB);
+        pod.write("", 599 * MIB, 0, 100 * MIB);
+        assert_eq!(sample(&mut groups), Some(199 * MIB), "the text is the one of before");
+        pod.write("", 599 * MIB, 0, 401 * MIB);
+        assert_eq!(sample(&mut groups), Some(198 * MIB), "a new one counts");
+    }
+
+    #[test]
+    fn what_is_read_between_sweeps_hides_no_growth_below() {
+        let pod = Pod::new();
+        let write = |usage| ["", "pod", "pod/main"].map(|group| pod.write(group, usage, 0, 0));
+        write(100 * MIB);
+        let mut groups = pod.groups();
+        groups.sweep_moved(&[]);
+        let below = |groups: &MemoryTree| [1, 2].map(|index| groups.memory[index].usage.known());
+        // As it ends with every sample of an ancestor: its own usage is read last.
+        write(600 * MIB);
+        groups.read_usage(0, mono_ns());
+        groups.sweep_moved(&[]);
+        assert_eq!(below(&groups), [Some(600 * MIB); 2]);
+        write(700 * MIB);
+        let since_ns = mono_ns();
+        groups.read_subtree(0);
+        assert_eq!(below(&groups), [Some(700 * MIB); 2], "usage is of the moment of memory.stat");
+        assert!(!groups.read_again(1, since_ns), "both were read");
+        assert!(groups.read_again(1, mono_ns()));
+    }
+
+    #[test]
+    fn what_the_containers_hold_the_pod_holds() {
+        let pod = Pod::new();
+        pod.write("", 210, 2, 90);
+        pod.write("main", 200, 200, 0);
+        pod.write("pause", 10, 1, 5);
+        assert_eq!(pod.values(), [Some(201), Some(5), Some(205)]);
+        // What was given back it holds no more.
+        pod.write("", 15, 200, 0);
+        pod.write("main", 5, 0, 5);
+        assert_eq!(pod.values(), [Some(1), Some(10), Some(5)]);
+    }
+
+    #[test]
+    fn a_pod_follows_its_containers_while_its_own_text_does_not_change() {
+        let pod = Pod::new();
+        pod.write("", 300, 250, 20);
+        pod.write("main", 200, 200, 0);
+        pod.write("pause", 10, 1, 5);
+        let mut groups = pod.groups();
+        groups.read_subtree(0);
+        assert_eq!(values(&groups), [Some(250), Some(20), Some(280)]);
+        pod.write("main", 230, 210, 20);
+        assert!(groups.read_again(0, mono_ns()));
+        assert_eq!(values(&groups), [Some(260), Some(40), Some(260)]);
+        fs::remove_dir_all(pod.path("pause")).unwrap();
+        groups.adopt(Tree::scan(pod.folder.path(), None).unwrap());
+        groups.read_subtree(0);
+        assert_eq!(values(&groups), [Some(250), Some(20), Some(280)], "who is gone is left over in the text");
+    }
+
+    #[test]
+    fn what_is_its_own_or_left_over_counts_as_far_as_it_is_in_use() {
+        let pod = Pod::new();
+        pod.write("", 150, 100, 40);
+        pod.write("main", 100, 90, 10);
+        assert_eq!(pod.values(), [Some(100), Some(40), Some(110)]);
+        pod.write("", 105, 100, 40);
+        assert_eq!(pod.values(), [Some(95), Some(15), Some(90)]);
+    }
+
+    #[test]
+    fn groups_below_containers_count_for_them_however_deep() {
+        let pod = Pod::new();
+        pod.write("", 200, 0, 0);
+        let mut path = "main".to_owned();
+        for level in 0..40 {
+            pod.write(&path, 200, 0, 0);
+            path.push_str(&format!("/{level}"));
+        }
+        pod.write(&path, 200, 150, 50);
+        assert_eq!(pod.values(), [Some(150), Some(50), Some(150)]);
+    }
+
+    #[test]
+    fn what_is_not_known_says_nothing() {
+        let pod = Pod::new();
+        pod.write("", 200, 20, 0);
+        pod.write("main", 200, 100, 0);
+        fs::write(pod.path("main/memory.usage_in_bytes"), "?\n").unwrap();
+        assert_eq!(pod.values()[0], Some(20));
+        pod.write("main", 200, 100, 0);
+        fs::write(pod.path("main/memory.stat"), "total_rss 1\ntotal_rss 1\ntotal_inactive_file 70\n")
+            .unwrap();
+        assert_eq!(pod.values(), [Some(20), Some(70), Some(130)], "each value stands for itself");
+    }
+
+    #[test]
+    fn of_many_groups_those_that_can_have_changed_are_read() {
+        let pod = Pod::new();
+        pod.write("", 300, 2, 20);
+        pod.write("main", 210, 210, 0);
+        for n in 0..FEW {
+            pod.write(&format!("nested/{n}"), 2, 1, 1);
+        }
+        let few = FEW as u64;
+        pod.write("nested", 60, few, 20);
+        let mut groups = pod.groups();
+        groups.read_in_turn(1);
+        assert!(!groups.has_few_below(0));
+        let read_ns = |groups: &MemoryTree| groups.memory.iter().map(|memory| memory.stat_at_ns).collect();
+        let before: Vec<u64> = read_ns(&groups);
+        pod.write("main", 220, 215, 0);
+        pod.write("", 310, 2, 20);
+        groups.sweep_moved(&[]);
+        assert!(groups.read_again(0, mono_ns()));
+        let after: Vec<u64> = read_ns(&groups);
+        assert_eq!(before.iter().zip(&after).filter(|(before, after)| before < after).count(), 2);
+        assert_eq!(values(&groups)[0], Some(215 + few));
+    }
+
+    #[test]
+    fn a_group_without_the_controller_is_there_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let child = folder.path().join("kubepods");
+        fs::create_dir(&child).unwrap();
+        fs::write(child.join("memory.current"), "4096\n").unwrap();
+        fs::write(child.join("memory.stat"), "anon 1\n").unwrap();
+        // Opened for each reading, as where descriptors are used up.
+        let mut groups = MemoryTree::new(Version::V2, 0, Tree::scan(folder.path(), None).unwrap());
+        let sweep = |groups: &mut MemoryTree| {
+            groups.sweep_moved(&[]);
+            (groups.memory[0].usage, groups.memory[1].usage, groups.stale)
+        };
+        let absent = Reading::Unknown(UnknownReason::Absent);
+        assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
+        assert!(groups.memory[0].gone, "nobody counts on values of it");
+        fs::write(folder.path().join("memory.current"), "8192\n").unwrap();
+        assert_eq!(sweep(&mut groups).0, absent, "each sweep is not to try it again");
+        groups.read_in_turn(1000);
+        assert_eq!(groups.memory[0].usage, Reading::Known(8192));
+        assert!(!groups.stale);
+        fs::remove_dir_all(&child).unwrap();
+        groups.read_in_turn(1000);
+        assert!(groups.stale, "that one is gone");
+    }
+
+    proptest! {
+        #[test]
+        fn the_greatest_are_left(sizes in proptest::collection::vec(0..50_u64, 0..40)) {
+            let mut chosen: Vec<_> = sizes.iter().copied().zip(0..).collect();
+            keep_greatest(&mut chosen, 4);
+            let mut left: Vec<u64> = chosen.into_iter().map(|(size, _)| size).collect();
+            left.sort_unstable_by(|a, b| b.cmp(a));
+            let mut expected = sizes;
+            expected.sort_unstable_by(|a, b| b.cmp(a));
+            expected.truncate(4);
+            prop_assert_eq!(left, expected);
+        }
+
+        #[test]
+        fn a_text_that_can_be_is_left_as_it_is(
+            own in (0..1_u64 << 40, 0..1_u64 << 30, 0..1_u64 << 30),
+            parts in proptest::collection::vec((0..1_u64 << 40, 0..1_u64 << 30, 0..1_u64 << 30), 0..4),
+        ) {
+            let pod = Pod::new();
+            let sum = parts.iter().fold((0_u64, 0_u64, 0_u64), |sum, part| (sum.0 + part.0, sum.1 + part.1, sum.2 + part.2));
+            let (usage, anon, inactive_file) = (own.0 + (1_u64 << 31) + sum.0, own.1 + sum.1, own.2 + sum.2);
+            pod.write("", usage, anon, inactive_file);
+            for (n, (usage, anon, inactive_file)) in parts.iter().enumerate() {
+                pod.write(&n.to_string(), *usage, *anon, *inactive_file);
+            }
+            prop_assert_eq!(pod.values(), [Some(anon), Some(inactive_file), Some(usage.saturating_sub(inactive_file))]);
+        }
+    }
+}
