@@ -26,7 +26,7 @@ use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::tasks::parse_task_count;
 use eviction_node::proc::vmstat::parse_oom_kills;
-use eviction_node::proc::zoneinfo::parse_kept_free;
+use eviction_node::proc::watermarks::parse_kept_free;
 
 /// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
 /// record is left as another version's; else it is given ours, so that the corpus stays of use.

@@ -13,8 +13,8 @@ use eviction_core::signal::Signal;
 use eviction_core::snapshot::{MemoryStats, SourceId};
 use eviction_core::threshold::ThresholdLevels;
 
+use crate::cgroup::sample::MemoryUsage;
 use crate::clock::Instant;
-use crate::memory_usage::MemoryUsage;
 
 /// The group as it was read for a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

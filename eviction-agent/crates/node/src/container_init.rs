@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::names::ContainerKind;
 use crate::cgroup::sampler::Sampler;
-use crate::proc::handle::Handle;
-use crate::proc::process::{Process, is_gone, read_processes, sees_global_pids};
+use crate::proc::process::{Process, ProcessHandle, is_gone, read_processes, sees_global_pids};
 use eviction_core::oom::{ContainerEnded, EndSeen, OomVictimRole};
 use eviction_core::time::Timestamp;
 
@@ -59,7 +58,7 @@ struct TrackedContainer {
     group: PathBuf,
     main: Option<InitProcess>,
     /// Of the main process.
-    handle: Option<Handle>,
+    handle: Option<ProcessHandle>,
     ended: bool,
 }
 
@@ -179,11 +178,11 @@ impl TrackedContainer {
     /// descriptor of it for the next time, if it may.
     fn has_ended(&mut self, proc: &Path, may_keep: bool) -> Option<Option<Process>> {
         let main = self.main?;
-        if self.handle.as_ref().is_some_and(Handle::lives) {
+        if self.handle.as_ref().is_some_and(ProcessHandle::lives) {
             return None;
         }
         // First the descriptor and then the look: so it is of the process that is looked at.
-        let handle = may_keep.then(|| Handle::open(main.pid)).flatten();
+        let handle = may_keep.then(|| ProcessHandle::open(main.pid)).flatten();
         let ended = main.has_ended(proc);
         self.handle = handle.filter(|_| ended.is_none());
         ended

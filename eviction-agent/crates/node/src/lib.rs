@@ -13,7 +13,6 @@ pub mod file;
 pub mod file_watch;
 pub mod fs;
 pub mod kv_file;
-mod memory_usage;
 pub mod notify;
 pub mod pod_index;
 pub mod pods_file;

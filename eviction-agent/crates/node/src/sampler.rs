@@ -25,9 +25,9 @@ use eviction_core::snapshot::{
 };
 
 use crate::allocatable::{Allocatable, PodsRootSample};
+pub use crate::cgroup::sample::MemoryUsage;
 use crate::clock::{Clock, Instant};
 use crate::fs::{DiskMonitor, NodeFileSystems, PodStorage, StorageSample};
-pub use crate::memory_usage::MemoryUsage;
 use crate::pod_index::PodIndex;
 
 /// The most memory.stat files that are read before a decision, those of the groups that use most:

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use eviction_core::reading::UnknownReason;
 
 use crate::file::{KeptFile, read_once, unreadable};
+use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
 
@@ -43,9 +44,7 @@ fn has_device(file_system: &Path, source: &Path) -> bool {
 }
 
 fn read_number(file: &KeptFile) -> Result<u64, UnknownReason> {
-    let mut buffer = [0; LIMIT];
-    let text = std::str::from_utf8(file.read(&mut buffer)?).map_err(|_| UnknownReason::Unparsable)?;
-    text.trim_end().parse().map_err(|_| UnknownReason::Unparsable)
+    parse_number_line(file.read(&mut [0; LIMIT])?)
 }
 
 fn entries(folder: &Path) -> Result<impl Iterator<Item = PathBuf>, UnknownReason> {
@@ -87,7 +86,7 @@ mod tests {
         let sys = sys(&["sda1"], "-5\n");
         let open = |source: &str| BytesMayUse::open(sys.path(), Path::new(source));
         assert_eq!(open("/dev/sda2").unwrap_err(), UnknownReason::Absent);
-        assert_eq!(open("/dev/sda1").unwrap().read(), Err(UnknownReason::Unparsable));
+        assert_eq!(open("/dev/sda1").unwrap().read(), Err(UnknownReason::Implausible));
         let nowhere = BytesMayUse::open(&sys.path().join("x"), Path::new("/dev/sda1"));
         assert_eq!(nowhere.unwrap_err(), UnknownReason::Unreadable(2));
     }

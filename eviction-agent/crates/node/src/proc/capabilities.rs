@@ -53,7 +53,7 @@ const NAMES: [&str; 41] = [
 ];
 
 /// A set of capabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(u64);
 
 impl Capabilities {
@@ -65,6 +65,14 @@ impl Capabilities {
     /// The names in the set; bits that have no name yet are left out.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         NAMES.iter().enumerate().filter(move |(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| *name)
+    }
+}
+
+impl FromIterator<&'static str> for Capabilities {
+    /// From names without `CAP_`; one that is not known is in no set.
+    fn from_iter<I: IntoIterator<Item = &'static str>>(names: I) -> Self {
+        let bits = names.into_iter().filter_map(|name| NAMES.iter().position(|known| *known == name));
+        Self(bits.fold(0, |set, bit| set | 1 << bit))
     }
 }
 

@@ -1,11 +1,9 @@
 //! Figures of the whole machine from `/proc`.
 
 pub mod capabilities;
-pub mod handle;
 pub mod meminfo;
 pub mod pressure;
 pub mod process;
 pub mod tasks;
 pub mod vmstat;
 pub mod watermarks;
-pub mod zoneinfo;
