@@ -1,71 +1,172 @@
-//! Attaching loaded programs. The kernel itself is asked: aya does it only through the object that
-//! a program was loaded from, which takes memory to keep, and a program for a time is attached
-//! long after that.
+//! Loads and attaches the programs of a class by the best method that holds.
+//!
+//! The kernel itself is asked to attach: aya does it only through the object that a program was loaded from,
+//! which takes memory to keep, and an on-demand probe is attached long after that.
 
-use std::{
-    ffi::CString,
-    fs, io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
-};
+use std::error::Error;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::{
-    attach_method::HookPoint,
-    sys::{bpf, bpf_descriptor},
-};
+use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd};
+use aya::{Btf, Ebpf};
+
+use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
+use super::capabilities::Lockdown;
+use super::error_summary::brief;
+use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
+use super::sys::{bpf, bpf_descriptor};
+
+/// A program that the verifier has taken.
+#[derive(Debug)]
+pub(super) struct Program {
+    at: HookPoint,
+    code: OwnedFd,
+    /// The kernel's id of it.
+    pub(super) id: u32,
+}
+
+impl Program {
+    /// Hands a program of the object to the verifier.
+    fn load(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Self, ProgramError> {
+        let ProgramHook { program, at, arguments: _ } = *hook;
+        let program = ebpf.program_mut(program).ok_or(ProgramError::NotLoaded)?;
+        let loaded = |fd: &ProgramFd, info: aya::programs::ProgramInfo| {
+            let code = fd.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)?;
+            Ok(Self { at, code, id: info.id() })
+        };
+        match at {
+            HookPoint::Tracepoint(name) => {
+                let program: &mut BtfTracePoint = program.try_into()?;
+                program.load(name, btf)?;
+                loaded(program.fd()?, program.info()?)
+            }
+            HookPoint::Entry(name) => {
+                let program: &mut FEntry = program.try_into()?;
+                program.load(name, btf)?;
+                loaded(program.fd()?, program.info()?)
+            }
+            HookPoint::Exit(name) => {
+                let program: &mut FExit = program.try_into()?;
+                program.load(name, btf)?;
+                loaded(program.fd()?, program.info()?)
+            }
+            HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => {
+                let program: &mut KProbe = program.try_into()?;
+                program.load()?;
+                loaded(program.fd()?, program.info()?)
+            }
+        }
+    }
+
+    /// Attaches it.
+    pub(super) fn attach(self: &Arc<Self>) -> io::Result<Link> {
+        let descriptor = match self.at {
+            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => attach_traced(&self.code),
+            HookPoint::Probe(function) => attach_probe(&self.code, function, false),
+            HookPoint::ReturnProbe(function) => attach_probe(&self.code, function, true),
+        }?;
+        Ok(Link { descriptor, program: Arc::clone(self) })
+    }
+
+    /// How often the kernel did not run it since it was loaded, because it was at work on that CPU already
+    /// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
+    /// one comes to the same place.
+    pub(super) fn runs_missed(&self) -> io::Result<u64> {
+        Ok(info::<ProgramInfo>(&self.code)?.recursion_misses)
+    }
+}
 
 /// A program at its place. Dropping it detaches the program.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// A BPF link, or a perf event with a program.
     descriptor: OwnedFd,
-    kind: Kind,
-    code: OwnedFd,
-    /// The kernel's id of the program.
-    pub(super) program: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// A BPF link.
-    Trampoline,
-    /// A perf event with a program.
-    PerfEvent,
+    pub(super) program: Arc<Program>,
 }
 
 impl Link {
-    /// Attaches a loaded program with this id.
-    pub(super) fn new(at: HookPoint, program: &OwnedFd, id: u32) -> io::Result<Self> {
-        let (kind, descriptor) = match at {
-            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
-                (Kind::Trampoline, attach_traced(program)?)
-            }
-            HookPoint::Probe(function) => (Kind::PerfEvent, attach_probe(program, function, false)?),
-            HookPoint::ReturnProbe(function) => (Kind::PerfEvent, attach_probe(program, function, true)?),
-        };
-        Ok(Self { descriptor, kind, code: program.try_clone()?, program: id })
-    }
-
-    /// See [`runs_missed`].
-    pub(super) fn runs_missed(&self) -> io::Result<u64> {
-        runs_missed(&self.code)
-    }
-
     /// Asks the kernel whether the descriptor still stands for what was attached.
     pub(super) fn verify(&self) -> io::Result<()> {
-        match self.kind {
-            Kind::Trampoline => match info::<LinkInfo>(&self.descriptor)?.prog_id {
-                program if program == self.program => Ok(()),
-                other => Err(io::Error::other(format!("the link is of program {other}"))),
-            },
-            Kind::PerfEvent => event_id(&self.descriptor).map(drop),
+        match self.program.at {
+            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
+                match info::<LinkInfo>(&self.descriptor)?.prog_id {
+                    program if program == self.program.id => Ok(()),
+                    other => Err(io::Error::other(format!("the link is of program {other}"))),
+                }
+            }
+            HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => event_id(&self.descriptor).map(drop),
+        }
+    }
+
+    /// Finds out whether the program can be attached once more after it was taken off, as an on-demand probe is.
+    ///
+    /// The kernel is asked to attach to its trampoline a program that is there already. Kernels that allow it
+    /// after the program was taken off refuse it now, since it is there (EBUSY). Before 5.13 a program forgets
+    /// its trampoline when it is attached (`bpf_tracing_prog_attach` in kernel/bpf/syscall.c), and is attached
+    /// once in its life (ENOENT).
+    ///
+    /// # Errors
+    /// If it is attached no second time.
+    fn check_attaches_again(&self) -> io::Result<()> {
+        if !matches!(self.program.at, HookPoint::Entry(_) | HookPoint::Exit(_)) {
+            return Ok(());
+        }
+        match attach_traced(&self.program.code) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(io::Error::new(error.kind(), "this kernel attaches it once, and it comes and goes"))
+            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }
 
-/// How often the kernel did not run a program since it was loaded, because it was at work on that CPU already
-/// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
-/// one comes to the same place.
-pub(super) fn runs_missed(program: &OwnedFd) -> io::Result<u64> {
-    Ok(info::<ProgramInfo>(program)?.recursion_misses)
+/// The attach method of a class that holds.
+pub(super) struct Attached {
+    pub(super) info: BackendInfo,
+    pub(super) method: &'static AttachMethod,
+    pub(super) links: Vec<Link>,
+}
+
+/// Tries the methods of a class, best first.
+///
+/// # Errors
+/// If none holds; why.
+pub(super) fn attach_best(
+    plan: ClassPlan,
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    lockdown: Lockdown,
+) -> Result<Attached, BackendInfo> {
+    let ClassPlan { class, candidates, mut rejected } = plan;
+    for method in candidates {
+        let is_on_demand = method.companion.is_some();
+        let links: Result<Vec<_>, _> =
+            method.hooks.iter().map(|hook| attach(hook, ebpf, btf, is_on_demand)).collect();
+        match links {
+            Ok(links) => return Ok(Attached { info: method.info(&rejected), method, links }),
+            Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
+        }
+    }
+    Err(plan::nothing(class, &rejected))
+}
+
+fn attach(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf, is_on_demand: bool) -> Result<Link, String> {
+    let fail = |error: &(dyn Error + 'static)| format!("{}: {}", hook.program, brief(error));
+    let began = Instant::now();
+    let program = Arc::new(Program::load(hook, ebpf, btf).map_err(|error| fail(&error))?);
+    let loaded = began.elapsed();
+    let link = program.attach().map_err(|error| fail(&error))?;
+    if is_on_demand {
+        link.check_attaches_again().map_err(|error| fail(&error))?;
+    }
+    // A trampoline may wait until no task is in the one before it.
+    let attached = began.elapsed().saturating_sub(loaded);
+    tracing::debug!(program = hook.program, ?loaded, ?attached, "a program holds");
+    Ok(link)
 }
 
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -85,22 +186,6 @@ fn attach_traced(program: &OwnedFd) -> io::Result<OwnedFd> {
     let mut attr = TracepointAttr { name: 0, prog_fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
     // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
     unsafe { bpf_descriptor(BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
-}
-
-/// Asks the kernel to attach to its trampoline, once more, a program that is there already. Kernels
-/// that allow it after the program was taken off refuse it now, since it is there (EBUSY). Before 5.13 a
-/// program forgets its trampoline when it is attached (`bpf_tracing_prog_attach` in
-/// kernel/bpf/syscall.c), and is attached once in its life (ENOENT).
-///
-/// # Errors
-/// If it is attached no second time.
-pub(super) fn again(program: &OwnedFd) -> io::Result<()> {
-    match attach_traced(program) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(io::Error::new(error.kind(), "this kernel attaches it once, and it comes and goes"))
-        }
-        Ok(_) | Err(_) => Ok(()),
-    }
 }
 
 /// The beginning of `struct bpf_link_info`.

@@ -5,20 +5,16 @@ use std::{collections::BTreeMap, fs, path::Path};
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
 use eviction_common::{ABSENT, Offsets};
+use eviction_node::proc::capabilities::{Capabilities, read_effective};
 
 use super::{
-    attach_method::HookPoint,
-    attach_methods::ATTACH_METHODS,
+    attach_methods::{ATTACH_METHODS, HookPoint},
     btf::{Argument, Btf, BtfQuery},
     offsets::{self, ResolvedOffsets},
 };
 
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
 const LOCKDOWN_FILE: &str = "/sys/kernel/security/lockdown";
-
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
 
 /// What is known of a machine before anything is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,31 +40,14 @@ pub struct BtfFacts {
     pub functions: BTreeMap<&'static str, Vec<Argument>>,
 }
 
-/// The capabilities that loading programs asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    /// CAP_BPF.
-    pub bpf: bool,
-    /// CAP_PERFMON.
-    pub perfmon: bool,
-    /// CAP_SYS_ADMIN, which stands for both.
-    pub sys_admin: bool,
-}
-
-impl Capabilities {
-    /// Those that are lacking for tracing programs.
-    pub fn lacking(self) -> Option<&'static str> {
-        match (self.sys_admin, self.bpf, self.perfmon) {
-            (true, _, _) | (_, true, true) => None,
-            (_, false, false) => Some("CAP_BPF and CAP_PERFMON"),
-            (_, false, true) => Some("CAP_BPF"),
-            (_, true, false) => Some("CAP_PERFMON"),
-        }
-    }
-
-    fn from_mask(mask: u64) -> Self {
-        let has = |bit: u32| mask & (1 << bit) != 0;
-        Self { bpf: has(CAP_BPF), perfmon: has(CAP_PERFMON), sys_admin: has(CAP_SYS_ADMIN) }
+/// Those capabilities that are lacking for tracing programs. CAP_SYS_ADMIN stands for both.
+pub(super) fn lacking(held: Capabilities) -> Option<&'static str> {
+    let has = |name| held.has("SYS_ADMIN") || held.has(name);
+    match (has("BPF"), has("PERFMON")) {
+        (true, true) => None,
+        (false, false) => Some("CAP_BPF and CAP_PERFMON"),
+        (false, true) => Some("CAP_BPF"),
+        (true, false) => Some("CAP_PERFMON"),
     }
 }
 
@@ -159,7 +138,7 @@ impl Lockdown {
 pub fn facts() -> KernelFacts {
     KernelFacts {
         btf: read_btf(Path::new(BTF_FILE)),
-        capabilities: read_capabilities(),
+        capabilities: read_effective(Path::new("/proc")).known().unwrap_or_default(),
         lockdown: Lockdown::read(),
         hierarchy: read_hierarchy(),
     }
@@ -179,12 +158,6 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
         tracepoints: tracepoints.filter_map(|name| Some((name, btf.tracepoint(name)?))).collect(),
         functions: functions.iter().filter_map(|name| Some((*name, btf.function(name)?))).collect(),
     })
-}
-
-fn read_capabilities() -> Capabilities {
-    procfs::process::Process::myself()
-        .and_then(|myself| myself.status())
-        .map_or(Capabilities::default(), |status| Capabilities::from_mask(status.capeff))
 }
 
 /// The hierarchy that this process' own line of /proc/self/cgroup names for the memory
@@ -228,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_read_from_the_mask() {
-        let lacking = |mask| Capabilities::from_mask(mask).lacking();
-        assert_eq!(lacking(0), Some("CAP_BPF and CAP_PERFMON"));
-        assert_eq!(lacking(1 << CAP_BPF), Some("CAP_PERFMON"));
-        assert_eq!(lacking(1 << CAP_PERFMON), Some("CAP_BPF"));
-        assert_eq!(lacking(1 << CAP_BPF | 1 << CAP_PERFMON), None);
-        assert_eq!(lacking(1 << CAP_SYS_ADMIN), None);
+    fn lacking_capabilities_are_named() {
+        let lacking = |held: &[&'static str]| lacking(held.iter().copied().collect());
+        assert_eq!(lacking(&[]), Some("CAP_BPF and CAP_PERFMON"));
+        assert_eq!(lacking(&["BPF"]), Some("CAP_PERFMON"));
+        assert_eq!(lacking(&["PERFMON"]), Some("CAP_BPF"));
+        assert_eq!(lacking(&["BPF", "PERFMON"]), None);
+        assert_eq!(lacking(&["SYS_ADMIN"]), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::{
     attach::Link,
-    attach_method::{AttachWhen, EventClass},
+    attach_methods::{AttachWhen, EventClass},
     kernel_kill::KernelKillMaps,
     on_demand::OnDemandProbe,
     plan::BackendInfo,
@@ -157,7 +157,7 @@ impl BpfHandle {
     /// If the kernel has refused it.
     pub fn ask(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
         let Some(place) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
-        let asked = self.near[place].ask(wanted);
+        let asked = self.near[place].switch.ask(wanted);
         if asked.is_err() {
             let class = self.near.remove(place).class;
             self.sources.retain(|info| info.source != class.name());
@@ -167,18 +167,18 @@ impl BpfHandle {
 
     /// Whether that hook is attached.
     pub fn is_attached(&self, when: AttachWhen) -> bool {
-        self.near.iter().any(|near| near.when == when && near.is_attached())
+        self.near.iter().any(|near| near.when == when && near.switch.is_on())
     }
 
     /// Whether what was asked for is not yet done.
     pub fn is_changing(&self) -> bool {
-        self.near.iter().any(OnDemandProbe::is_changing)
+        self.near.iter().any(|near| near.switch.is_changing())
     }
 
     /// Asks the kernel which programs are not where they were attached any more.
     pub fn detached(&self) -> impl Iterator<Item = Detached> {
         let near = self.near.iter().flat_map(|near| {
-            let verified = near.links(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
+            let verified = near.switch.look(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
             verified.into_iter().flatten().map(|verified| (near.class, verified))
         });
         let links = self.links.iter().map(|(class, link)| (*class, link.verify()));
@@ -191,9 +191,9 @@ impl BpfHandle {
 
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
-        let programs = |links: &[Link]| links.iter().map(|link| link.program).collect::<Vec<_>>();
-        let near = self.near.iter().filter_map(|near| near.links(programs)).flatten();
-        self.links.iter().map(|(_, link)| link.program).chain(near).collect()
+        let programs = |links: &Vec<Link>| links.iter().map(|link| link.program.id).collect::<Vec<_>>();
+        let near = self.near.iter().filter_map(|near| near.switch.look(programs)).flatten();
+        self.links.iter().map(|(_, link)| link.program.id).chain(near).collect()
     }
 
     /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of

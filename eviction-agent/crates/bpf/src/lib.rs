@@ -3,16 +3,14 @@
 //! through one ring buffer ([`ring`], [`event`]).
 //!
 //! ```text
-//! probe::facts ─► plan::plan ─► load::load ─► Kernel { arm, disarm, take_dirty, task_counts, lost }
-//!                                     └─────► Ring   { drain(|Event|) }  AsFd, or ring::AsyncRing
+//! capabilities::facts ─► plan::plan ─► load::load ─┬─► BpfHandle { arm, disarm, take_dirty, task_counts, lost }
+//!                                                  └─► Ring { drain(|Event|) }  AsFd, or ring::AsyncRing
 //! ```
 //! Nothing is pinned: when [`BpfHandle`] is dropped every program is detached. When the kernel
 //! refuses BPF as a whole, [`load`](load::load) says why for each source, and the agent runs
 //! on its fallbacks.
 
 mod attach;
-mod attach_best;
-pub mod attach_method;
 pub mod attach_methods;
 pub mod btf;
 pub mod capabilities;
@@ -25,7 +23,6 @@ mod kernel_kill;
 pub mod load;
 mod loss_counters;
 pub mod map_sizes;
-mod object;
 pub mod offsets;
 mod on_demand;
 pub mod oom_limit_owner;
@@ -33,7 +30,6 @@ pub mod plan;
 pub mod preflight;
 pub mod ring;
 pub mod sequence;
-mod switch;
 mod sys;
 
 /// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
@@ -49,7 +45,7 @@ pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }
 
-pub use attach_method::{AttachWhen, EventClass};
+pub use attach_methods::{AttachWhen, EventClass};
 pub use event::{
     Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, OomContext, OomKill, Stamp,
     TaskAlarm, ThresholdCrossed,

@@ -8,14 +8,15 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
+use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach_best::{AttachedMethod, AttachedProgram, attach_best},
-    attach_method::EventClass,
+    attach::{Attached, attach_best},
+    attach_methods::EventClass,
     capabilities::{self, KernelFacts},
     error_summary::brief,
     handle::{
@@ -25,7 +26,6 @@ use super::{
     },
     kernel_kill::KernelKillMaps,
     map_sizes,
-    object::with_object,
     on_demand::OnDemandProbe,
     plan::{self, BackendInfo, ClassPlan},
     ring::Ring,
@@ -182,7 +182,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             _ => {}
         }
         match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok(AttachedMethod { info, method, attached }) => {
+            Ok(Attached { info, method, links: attached }) => {
                 match class {
                     EventClass::Charge => charge = method.name,
                     EventClass::Disk => disk = method.name,
@@ -197,9 +197,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
                             continue;
                         }
                     },
-                    None => {
-                        links.extend(attached.into_iter().map(|AttachedProgram { link, .. }| (class, link)))
-                    }
+                    None => links.extend(attached.into_iter().map(|link| (class, link))),
                 }
                 sources.push(info);
             }
@@ -340,4 +338,36 @@ fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
         disks: DiskMaps::take(ebpf)?,
     };
     Ok((maps, Ring::new(ring)))
+}
+
+/// The programs as they were built, part of the agent's own file.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
+
+/// Lets the programs be read, and their pages go again: the agent's memory is to be what it works with,
+/// and they are read once, or again when a method was lost.
+fn with_object<T>(read: impl FnOnce(&[u8]) -> T) -> T {
+    let done = read(OBJECT);
+    let page = rustix::param::page_size();
+    let start = OBJECT.as_ptr().addr().next_multiple_of(page);
+    let end = (OBJECT.as_ptr().addr() + OBJECT.len()) & !(page - 1);
+    if let Some(length) = end.checked_sub(start).filter(|length| *length > 0) {
+        let first = OBJECT.as_ptr().map_addr(|_| start).cast_mut().cast();
+        // SAFETY: whole pages inside of a constant. Its mapping of the file is private and never written,
+        // so whoever reads them again finds the same content. Locked pages are refused, and stay.
+        let _ = unsafe { madvise(first, length, Advice::LinuxDontNeed) };
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_are_the_same_when_they_are_read_again() {
+        let copy = |object: &[u8]| object.to_vec();
+        let first = with_object(copy);
+        assert!(first.starts_with(b"\x7fELF"));
+        assert_eq!(with_object(copy), first);
+    }
 }

@@ -3,7 +3,7 @@
 use aya::maps::MapError;
 use eviction_common::{Counter, Kind};
 
-use super::attach_method::EventClass;
+use super::attach_methods::EventClass;
 use super::handle::BpfHandle;
 use super::on_demand::OnDemandProbe;
 
@@ -87,7 +87,7 @@ impl BpfHandle {
     pub fn runs_missed(&self) -> [(EventClass, u64); EventClass::ALL.len()] {
         EventClass::ALL.map(|class| {
             let links = self.links.iter().filter(|(its, _)| *its == class);
-            let always: u64 = links.filter_map(|(_, link)| link.runs_missed().ok()).sum();
+            let always: u64 = links.filter_map(|(_, link)| link.program.runs_missed().ok()).sum();
             let near = self.near.iter().filter(|near| near.class == class);
             (class, always.saturating_add(near.map(OnDemandProbe::runs_missed).sum()))
         })

@@ -7,9 +7,10 @@ pub use eviction_node::backend::BackendInfo;
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach_method::{AttachMethod, CompanionProbe, EventClass, HookPoint, ProgramHook},
-    attach_methods::{ATTACH_METHODS, backends},
-    capabilities::{BtfFacts, KernelFacts},
+    attach_methods::{
+        ATTACH_METHODS, AttachMethod, CompanionProbe, EventClass, HookPoint, ProgramHook, backends,
+    },
+    capabilities::{BtfFacts, KernelFacts, lacking},
 };
 
 /// A method that is not tried, or did not hold, and why.
@@ -77,7 +78,7 @@ impl AttachMethod {
         if let Some(why) = choice.refusal(self.name, backends(self.class)) {
             return Some(why.into());
         }
-        if let Some(lacking) = capabilities.lacking() {
+        if let Some(lacking) = lacking(*capabilities) {
             return Some(format!("no {lacking}"));
         }
         if let Err(why) = hierarchy {

@@ -6,9 +6,9 @@ use eviction_common::{Offsets, STILL_PAGES};
 
 use super::*;
 use crate::{
-    attach_method::Granularity,
+    attach_methods::Granularity,
     btf::{Argument, BtfMissing},
-    capabilities::{Capabilities, Lockdown},
+    capabilities::Lockdown,
     offsets::ResolvedOffsets,
 };
 
@@ -57,7 +57,7 @@ fn rich() -> KernelFacts {
     };
     KernelFacts {
         btf: Ok(BtfFacts { resolved, tracepoints, functions }),
-        capabilities: Capabilities { bpf: true, perfmon: true, sys_admin: false },
+        capabilities: ["BPF", "PERFMON"].into_iter().collect(),
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),
     }
@@ -222,9 +222,9 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
-    all(&|facts| facts.capabilities = Capabilities::default(), "no CAP_BPF and CAP_PERFMON");
-    all(&|facts| facts.capabilities.perfmon = false, "no CAP_PERFMON");
-    all(&|facts| facts.capabilities.bpf = false, "no CAP_BPF");
+    all(&|facts| facts.capabilities = Default::default(), "no CAP_BPF and CAP_PERFMON");
+    all(&|facts| facts.capabilities = ["BPF"].into_iter().collect(), "no CAP_PERFMON");
+    all(&|facts| facts.capabilities = ["PERFMON"].into_iter().collect(), "no CAP_BPF");
     all(&|facts| facts.btf = Err("read vmlinux: no such file".into()), "read vmlinux: no such file");
     all(
         &|facts| facts.hierarchy = Err("the memory controller is off".into()),
