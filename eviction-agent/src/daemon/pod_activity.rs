@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
+use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::sampler::Sampler;
@@ -76,18 +77,22 @@ impl TaskTotals {
     fn join(&mut self, sampler: &Sampler, roster: &PodIndex) -> Vec<PodTaskDelta> {
         let now = by_group(&self.tasks, &self.stalls);
         let pods = sampler.pods();
-        // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed.
+        let tally = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
+            pod: pod.map(Arc::clone),
+            activity: PodActivity::default(),
+        };
+        // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed. Every pod
+        // has an entry, so that its counters begin at 0.
         let mut tallies: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
+        for pod in pods.pods.iter().filter_map(|group| roster.pod_of(group)) {
+            tallies.entry(Some(&*pod.pod.uid)).or_insert_with(|| tally(Some(pod)));
+        }
         for (id, activity) in &now {
             let since = activity.since(self.before.get(id).copied().unwrap_or_default());
             let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
             let pod = group.and_then(|group| roster.pod_of(group));
             let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
-            let tally = entry.or_insert_with(|| PodTaskDelta {
-                pod: pod.map(Arc::clone),
-                activity: PodActivity::default(),
-            });
-            tally.activity.add(since);
+            entry.or_insert_with(|| tally(pod)).activity.add(since);
         }
         let tallies = tallies.into_values().collect();
         self.before = now;

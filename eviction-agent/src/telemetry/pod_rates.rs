@@ -126,12 +126,10 @@ fn export(labels: &PodLabels, activity: PodActivity, metrics: &Metrics) {
     metrics.pod_forks.get_or_create(labels).inc_by(forks);
     metrics.pod_execs.get_or_create(labels).inc_by(execs);
     metrics.pod_exits.get_or_create(labels).inc_by(exits);
-    if reclaims > 0 {
-        #[expect(clippy::cast_precision_loss, reason = "seconds to the microsecond for years")]
-        metrics.pod_reclaim_stall.get_or_create(labels).inc_by(stalled_ns as f64 / 1e9);
-        metrics.pod_reclaims.get_or_create(labels).inc_by(reclaims);
-        metrics.pod_reclaimed.get_or_create(labels).inc_by(reclaimed);
-    }
+    #[expect(clippy::cast_precision_loss, reason = "seconds to the microsecond for years")]
+    metrics.pod_reclaim_stall.get_or_create(labels).inc_by(stalled_ns as f64 / 1e9);
+    metrics.pod_reclaims.get_or_create(labels).inc_by(reclaims);
+    metrics.pod_reclaimed.get_or_create(labels).inc_by(reclaimed);
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use eviction_core::oom::MismatchKind;
+use eviction_core::signal::Signal;
 
 use super::{EvictionLabels, Metrics, MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 
@@ -51,7 +52,7 @@ impl Metrics {
     /// The series that most likely get their first event: others begin with theirs.
     pub(super) fn begin(&self, namespace: &str) {
         let namespace = || namespace.to_owned();
-        for eviction_signal in ["memory.available", "allocatableMemory.available", "pid.available"] {
+        for eviction_signal in Signal::ALL.map(Signal::name) {
             self.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace: namespace() });
         }
         for limit_scope in ["container", "pod", "qos", "kubepods", "node"] {
