@@ -96,7 +96,11 @@ impl Metrics {
     }
 }
 
-fn get(address: SocketAddr, path: &str) -> Result<String> {
+/// What a server answers to GET.
+///
+/// # Errors
+/// If it does not answer, or not with status 200.
+pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, GUARD).context("connect")?;
     stream.set_read_timeout(Some(GUARD))?;
     stream.set_write_timeout(Some(GUARD))?;

@@ -7,6 +7,7 @@
 mod bench;
 mod build;
 mod chart;
+mod dashboards;
 mod demo;
 mod deny;
 mod dist;
@@ -38,10 +39,12 @@ enum Task {
     Build(build::Args),
     /// Run every test of the workspace, or those whose name contains FILTER
     Test(test::Args),
-    /// The alerts and recording rules, by promtool
+    /// The alerts, recording rules and dashboards, by promtool and a Prometheus that scrapes the agent
     Mixin,
     /// Check the Helm chart and what is made from it
     Chart(chart::Args),
+    /// Pictures of the dashboards, drawn by Grafana's own components in Chromium
+    Dashboards,
     /// Short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
     /// Stories with a real etcd, API server, controllers, scheduler and kubelet
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Mixin => test::run(&test::Args { filter: Some("mixin".to_owned()), deny_skips: true }),
         Task::Chart(args) => chart::run(&args),
+        Task::Dashboards => dashboards::run(),
         Task::Demo(args) => demo::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),

@@ -58,6 +58,8 @@ pub(crate) enum Need {
     Helm,
     /// What makes the file systems of the tests.
     FileSystems,
+    /// What draws the dashboards.
+    Browser,
 }
 
 /// What a task works with once nothing is missing.
@@ -188,6 +190,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             }
             Need::FileSystems => installed(machine, &FILE_SYSTEMS),
             Need::Helm => helm(machine, &mut tools).or_else(|| kubernetes_validate(machine, &mut tools)),
+            Need::Browser => installed(machine, &BROWSER),
             Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
@@ -330,6 +333,9 @@ const GUESTS: [(&str, &str); 4] = [
 
 /// What the images of a node's pods are made of.
 const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
+
+/// Draws the dashboards.
+const BROWSER: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
 
 /// On loop devices.
 const FILE_SYSTEMS: [(&str, &str); 3] =

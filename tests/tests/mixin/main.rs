@@ -1,7 +1,11 @@
-//! The alerts and recording rules.
+//! The alerts, recording rules and dashboards.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod boards;
+mod queries;
 mod rules;
+mod server;
+mod stories;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,153 @@
+//! What happens on the nodes whose agents Prometheus scrapes: the stories of the demo, in small.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Options};
+use tests::file_system::{FileSystem, Kind};
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::process::wait_until;
+use tests::workload::Workload;
+
+use crate::server::Server;
+
+/// In the order in which they happen. The name is that of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Story {
+    Hard,
+    Oom,
+    Forks,
+    Disk,
+}
+
+pub(crate) const ALL: [Story; 4] = [Story::Hard, Story::Oom, Story::Forks, Story::Disk];
+
+const MEMORY: u64 = 384 * MIB;
+const PIDS: u64 = 200;
+const DISK: u64 = 96 * MIB;
+/// Limit of a container, MiB.
+const LIMIT: u64 = 32;
+const VOLUME: &str = "scratch";
+
+/// The pod that misbehaves.
+fn report(story: Story) -> PodSpec {
+    PodSpec {
+        limit_mib: (story == Story::Oom).then_some(LIMIT),
+        volume: (story == Story::Disk).then_some(VOLUME),
+        storage_request_mib: 1,
+        ..PodSpec::new("batch", "report", &["main"], 8)
+    }
+}
+
+impl Story {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hard => "hard",
+            Self::Oom => "oom",
+            Self::Forks => "forks",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// Thresholds: that of memory is far, but in the story about it.
+    fn kubelet(self) -> Value {
+        let memory = if self == Self::Hard { "128Mi" } else { "16Mi" };
+        let mut hard = json!({"memory.available": memory});
+        match self {
+            Self::Hard | Self::Oom => {}
+            Self::Forks => hard["pid.available"] = json!("60"),
+            Self::Disk => {
+                hard["nodefs.available"] = json!("48Mi");
+                hard["nodefs.inodesFree"] = json!("100");
+            }
+        }
+        json!({"evictionHard": hard})
+    }
+
+    /// What the misbehaving process does.
+    fn workload(self, volume: &Path) -> Vec<String> {
+        let file = volume.join("file").display().to_string();
+        let mib = |mib: u64| (mib * MIB).to_string();
+        let arguments: &[&str] = match self {
+            Self::Hard => &["grow", "--size", &mib(300), "--rate", &mib(48)],
+            Self::Oom => &["child", "--times", "5", "--size", &mib(4 * LIMIT), "--rate", &mib(64)],
+            Self::Forks => &["forks", "--bomb", "--max", "300", "--rate", "50"],
+            Self::Disk => &["write", "--file", &file, "--size", &mib(90), "--rate", &mib(16)],
+        };
+        arguments.iter().map(|&argument| argument.to_owned()).collect()
+    }
+
+    /// Series whose sums are above 0 when Prometheus has seen all of it.
+    fn seen(self) -> &'static [&'static str] {
+        match self {
+            Self::Hard | Self::Disk => &["evictions_total{NODE}", "eviction_results_total{NODE}"],
+            Self::Oom => &["oom_kills_total{NODE}", "pod_reclaim_stall_seconds_total{NODE,pod=\"report\"}"],
+            Self::Forks => &["evictions_total{NODE}", "pod_forks_total{NODE,pod=\"report\"}"],
+        }
+    }
+
+    /// Plays it while the server scrapes the agent. From when until when, in seconds since the epoch.
+    pub(crate) fn play(self, server: &mut Server) -> Result<(f64, f64)> {
+        let disk = match self {
+            Self::Disk => Some(disk()?),
+            _ => None,
+        };
+        let mut node = Node::new("mixin", MEMORY, PIDS)?;
+        let web = node.add(PodSpec::new("shop", "web", &["main"], 64))?;
+        let report = node.add(report(self))?;
+        let mut options = Options::of(&agent::binary()?, &node, &self.kubelet())?;
+        let mut volume = PathBuf::new();
+        if let Some(disk) = &disk {
+            let kubelet = disk.path().join("kubelet");
+            let of_pods = kubelet.join("pods").join(node.pods[report].uid());
+            volume = of_pods.join("volumes/kubernetes.io~empty-dir").join(VOLUME);
+            fs::create_dir_all(&volume).context("make the volume")?;
+            let paths = [("--nodefs", disk.path()), ("--kubelet-root-dir", kubelet.as_path())];
+            let paths = paths.map(|(option, path)| [option.to_owned(), path.display().to_string()]);
+            options.more = paths.concat();
+        }
+        let workload = tests::workload::binary()?;
+        let size = (16 * MIB).to_string();
+        let _web = Workload::run(&workload, node.pods[web].first()?, ["hold", "--size", &size])?;
+
+        let mut agent = Agent::start(&options, &Interrupt::default())?;
+        let address = self.address(&mut agent)?;
+        server.scrape(self.name(), &address)?;
+        self.wait(server, "count_over_time(up{NODE}[5m]) >= 3")?;
+        let from = server.now("vector(time())")?.context("no time")?;
+        let _report = Workload::run(&workload, node.pods[report].first()?, self.workload(&volume))?;
+        for series in self.seen() {
+            self.wait(server, &format!("sum(eviction_agent_{series}) > 0"))?;
+        }
+        // Rates need two samples of the last value, rules another second.
+        let count = server.now(&format!("count_over_time(up{{node=\"{}\"}}[5m])", self.name()))?;
+        self.wait(server, &format!("count_over_time(up{{NODE}}[5m]) >= {} + 4", count.unwrap_or_default()))?;
+        let to = server.now("vector(time())")?.context("no time")?;
+        server.forget(self.name())?;
+        agent.stop()?;
+        Ok((from, to))
+    }
+
+    fn address(self, agent: &mut Agent) -> Result<String> {
+        let started = agent.wait_for("its start", agent::GUARD, |event| event.kind() == "started")?;
+        Ok(started.text("listen_address").to_owned())
+    }
+
+    fn wait(self, server: &Server, expression: &str) -> Result<()> {
+        let expression = expression.replace("NODE", &format!("node=\"{}\"", self.name()));
+        wait_until(&expression, || {
+            std::thread::sleep(Duration::from_millis(100));
+            server.now(&expression).is_ok_and(|value| value.is_some())
+        })
+    }
+}
+
+/// An ext4 on a loop device, or a file system in memory where there can be none.
+fn disk() -> Result<FileSystem> {
+    FileSystem::new(Kind::Ext4, DISK, "eviction-mixin")
+        .or_else(|_| FileSystem::new(Kind::Tmpfs, DISK, "eviction-mixin"))
+}

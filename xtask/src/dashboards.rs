@@ -1,0 +1,59 @@
+//! `cargo xtask dashboards`: the dashboards, drawn by Grafana's own components in Chromium from what a real Prometheus
+//! answered. Not part of CI: npm brings 420 MB.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+
+use crate::build;
+use crate::setup::{self, Need};
+use crate::shell::{self, Metadata};
+
+/// Says where the answers are to be kept; as in `tests/tests/mixin/queries.rs`.
+const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
+/// As in `tests/src/prometheus.rs`.
+const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
+const FILES: [&str; 3] = ["package.json", "render.tsx", "draw.mjs"];
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf, Need::Promtool, Need::Browser])?;
+    let folder = Metadata::read()?.target_directory.join("dashboards");
+    install(&folder)?;
+
+    build::programs(&["eviction-agent", "tests"], &tools)?;
+    let answers = folder.join("answers.json");
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--quiet", "--package=tests", "--test=mixin", "queries"]).env(ANSWERS, &answers);
+    cargo.envs(tools.prometheus.as_ref().map(|folder| (PROMTOOL, folder.join("usr/bin/promtool"))));
+    tools.apply(&mut cargo);
+    shell::run(&mut cargo)?;
+
+    let boards = shell::root().join("deploy/charts/eviction-agent/dashboards");
+    let mut node = Command::new("node");
+    node.current_dir(&folder).args(["draw.mjs", "pictures"]).arg(&answers);
+    node.args(["fleet.json", "node.json"].map(|name| boards.join(name)));
+    shell::run(&mut node)?;
+    println!("pictures: {}", folder.join("pictures").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copies the sources to where npm's packages are, and installs those if they are others than the last time.
+fn install(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let wanted = shell::root().join("tests/dashboards");
+    let installed = folder.join("node_modules/package.json");
+    let read = |path: &Path| fs::read(path).ok();
+    let is_installed = read(&installed).is_some_and(|text| Some(text) == read(&wanted.join("package.json")));
+    for file in FILES {
+        fs::copy(wanted.join(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
+    }
+    if !is_installed {
+        // @grafana/ui asks for packages that contradict each other.
+        let options = ["install", "--legacy-peer-deps", "--ignore-scripts", "--no-audit", "--no-fund"];
+        shell::run(Command::new("npm").current_dir(folder).args(options))?;
+        fs::copy(folder.join("package.json"), installed).context("note what is installed")?;
+    }
+    Ok(())
+}
