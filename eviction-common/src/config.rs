@@ -113,6 +113,20 @@ pub struct Offsets {
     pub ext4_ar_len: u32,
     /// `ext4_allocation_request.flags`.
     pub ext4_ar_flags: u32,
+    /// `xfs_inode.i_vnode`.
+    pub xfs_inode_vnode: u32,
+    /// `xfs_bmbt_irec.br_startblock`.
+    pub xfs_irec_start: u32,
+    /// `xfs_bmbt_irec.br_blockcount`.
+    pub xfs_irec_count: u32,
+    /// `xfs_alloc_arg.mp`.
+    pub xfs_arg_mount: u32,
+    /// `xfs_alloc_arg.len`.
+    pub xfs_arg_len: u32,
+    /// `xfs_alloc_arg.wasdel`.
+    pub xfs_arg_delayed: u32,
+    /// `xfs_mount.m_super`.
+    pub xfs_mount_super: u32,
 }
 
 impl Offsets {
@@ -167,6 +181,13 @@ impl Offsets {
         ext4_ar_inode: ABSENT,
         ext4_ar_len: ABSENT,
         ext4_ar_flags: ABSENT,
+        xfs_inode_vnode: ABSENT,
+        xfs_irec_start: ABSENT,
+        xfs_irec_count: ABSENT,
+        xfs_arg_mount: ABSENT,
+        xfs_arg_len: ABSENT,
+        xfs_arg_delayed: ABSENT,
+        xfs_mount_super: ABSENT,
     };
 }
 
@@ -211,4 +232,4 @@ impl ProgramConfig {
     };
 }
 
-const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 49));
+const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 56));

@@ -6,9 +6,9 @@ use crate::Header;
 /// that replaces another.
 pub const DISKS: u32 = 4;
 
-/// A threshold on one file system; the value of map `DISK_THRESHOLDS`, whose key is the kernel's device
-/// number (`super_block.s_dev`: major << 20 | minor). User space replaces it as a whole. The programs
-/// count nothing on a device that has no entry.
+/// A threshold on one file system; an element of map `DISK_THRESHOLDS`, which has it by a load where a hash
+/// map takes a call. The programs count nothing on a device that has none. User space writes it while they read:
+/// whoever sees half of it fires too early, which a sample finds out, or for an earlier generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskThreshold {
@@ -20,8 +20,8 @@ pub struct DiskThreshold {
     pub inodes_limit: i64,
     /// For each [`DiskResource`] the generation that fired last, as in [`crate::MemcgThreshold::fired`].
     pub fired: [u64; 2],
-    /// The device's index in map `DISK_TOTALS`, and in the keys of `DISK_USAGE`.
-    pub slot: u32,
+    /// The kernel's number of the device (`super_block.s_dev`: major << 20 | minor); 0 is none.
+    pub device: u32,
     /// Explicit padding.
     pub pad: u32,
 }
@@ -53,7 +53,7 @@ impl DiskTotal {
 pub struct DiskUser {
     /// The memory cgroup.
     pub id: u64,
-    /// [`DiskThreshold::slot`] of the file system.
+    /// The index of the file system in maps `DISK_THRESHOLDS` and `DISK_TOTALS`.
     pub slot: u32,
     /// Explicit padding.
     pub pad: u32,

@@ -39,4 +39,4 @@ pub use task::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 12;
+pub const ABI_VERSION: u16 = 13;

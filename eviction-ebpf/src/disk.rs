@@ -6,10 +6,13 @@
 //! reserved, in a worker of the kernel up to 30 s later. The hooks on reservations are dense and so attached
 //! near a threshold only. What write-back allocates beyond the reservations that were seen counts then, for
 //! the owner of the write-back where the kernel knows it (cgroup v2).
+//!
+//! xfs takes them from the writer at once, many ahead of what is written. What it frees is freed by workers, for
+//! nobody in particular, and not counted: its sums are upper bounds.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
-    helpers::{bpf_get_current_pid_tgid, bpf_get_current_task},
+    helpers::{bpf_get_current_pid_tgid, bpf_get_current_task, generated::bpf_get_current_task_btf},
     macros::btf_tracepoint,
     programs::BtfTracePointContext,
 };
@@ -86,13 +89,78 @@ pub(crate) fn disk_ext4_free_inode(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
+/// Blocks of a file in xfs are reserved for a buffered write, with more ahead (the fifth argument says how many),
+/// or were allocated.
+#[btf_tracepoint(function = "xfs_iomap_alloc")]
+pub(crate) fn disk_xfs_iomap_alloc(ctx: BtfTracePointContext) -> i32 {
+    let (file, extent): (*const u8, *const u8) = (ctx.arg(0), ctx.arg(4));
+    // The verifier of some kernels wants to see that.
+    if file.is_null() || extent.is_null() {
+        return 0;
+    }
+    // SAFETY: an `xfs_inode` and an `xfs_bmbt_irec`, which the loader checks in BTF; the types of the members.
+    unsafe {
+        let start: u64 = Direct::at(extent, offset!(xfs_irec_start));
+        if start & NO_BLOCK_YET != NO_BLOCK_YET {
+            // Counted when it was allocated.
+            return 0;
+        }
+        if let Some(disk) = Disk::of_inode(file.add(offset!(xfs_inode_vnode) as usize)) {
+            let bytes = disk.bytes(Direct::at(extent, offset!(xfs_irec_count)));
+            disk.take(current_id(), Taken { reserved: 0, allocated: bytes, inodes: 0 });
+        }
+    }
+    0
+}
+
+/// An extent that is reserved only has these bits in its first block's number (`STARTBLOCKMASK` in
+/// fs/xfs/libxfs/xfs_bmap_btree.h).
+const NO_BLOCK_YET: u64 = ((1 << 35) - 1) << 17;
+
+/// Blocks of xfs are allocated.
+#[btf_tracepoint(function = "xfs_alloc_vextent_finish")]
+pub(crate) fn disk_xfs_allocate(ctx: BtfTracePointContext) -> i32 {
+    let request: *const u8 = ctx.arg(0);
+    if request.is_null() {
+        return 0;
+    }
+    // SAFETY: an `xfs_alloc_arg`, which the loader checks in BTF; the types of the members.
+    unsafe {
+        let was_reserved: u8 = Direct::at(request, offset!(xfs_arg_delayed));
+        let mount: usize = Direct::at(request, offset!(xfs_arg_mount));
+        if was_reserved != 0 || mount == 0 {
+            return 0;
+        }
+        let super_block: usize = Direct::at(mount as *const u8, offset!(xfs_mount_super));
+        if let Some(disk) = Disk::of_super_block(super_block) {
+            let blocks: u32 = Direct::at(request, offset!(xfs_arg_len));
+            let bytes = disk.bytes(i64::from(blocks));
+            disk.take(current_id(), Taken { reserved: 0, allocated: bytes, inodes: 0 });
+        }
+    }
+    0
+}
+
+/// A file or a directory of xfs is created in the directory that is the first argument.
+#[btf_tracepoint(function = "xfs_create")]
+pub(crate) fn disk_xfs_create(ctx: BtfTracePointContext) -> i32 {
+    let directory: *const u8 = ctx.arg(0);
+    if !directory.is_null() {
+        // SAFETY: an `xfs_inode`, which the loader checks in BTF, around an inode.
+        unsafe { on_inode(directory.add(offset!(xfs_inode_vnode) as usize), 1) };
+    }
+    0
+}
+
 /// # Safety
 /// `inode` is a pointer to an `inode`.
 #[inline(always)]
 unsafe fn on_reserve(inode: *const u8, blocks: i64) {
     // SAFETY: the caller's promise.
     if let Some(disk) = unsafe { Disk::of_inode(inode) } {
-        disk.take(current_id(), Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
+        // SAFETY: the helper gives the running task, with its type: loads instead of calls, for each block.
+        let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
+        disk.take(id, Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
     }
 }
 
@@ -176,24 +244,36 @@ impl Disk {
     /// `inode` is a pointer to an `inode`.
     #[inline(always)]
     unsafe fn of_inode(inode: *const u8) -> Option<Self> {
-        if !is_ours() || inode.is_null() {
+        if inode.is_null() {
             return None;
         }
         // SAFETY: the caller's promise, and the type of the member.
-        let super_block: usize = unsafe { Direct::at(inode, offset!(inode_sb)) };
-        if super_block == 0 {
+        unsafe { Self::of_super_block(Direct::at(inode, offset!(inode_sb))) }
+    }
+
+    /// The same by its super block.
+    ///
+    /// # Safety
+    /// `super_block` is the address of a `super_block`, or 0.
+    #[inline(always)]
+    unsafe fn of_super_block(super_block: usize) -> Option<Self> {
+        if !is_ours() || super_block == 0 {
             return None;
         }
         let super_block = super_block as *const u8;
         // SAFETY: the types of the members.
         let device: u32 = unsafe { Direct::at(super_block, offset!(sb_dev)) };
-        let threshold = DISK_THRESHOLDS.get_ptr_mut(device)?;
-        // SAFETY: the map's value.
-        let slot = unsafe { (*threshold).slot };
-        let total = DISK_TOTALS.get_ptr_mut(slot)?;
-        // SAFETY: the types of the members.
-        let block_bits = unsafe { Direct::at::<u8>(super_block, offset!(sb_block_bits)) };
-        Some(Self { device, slot, block_bits: u32::from(block_bits) & 31, threshold, total })
+        for slot in 0..DISKS {
+            let threshold = DISK_THRESHOLDS.get_ptr_mut(slot)?;
+            // SAFETY: the map's value; volatile, since user space writes it.
+            if unsafe { core::ptr::read_volatile(&raw const (*threshold).device) } == device {
+                let total = DISK_TOTALS.get_ptr_mut(slot)?;
+                // SAFETY: the types of the members.
+                let block_bits = unsafe { Direct::at::<u8>(super_block, offset!(sb_block_bits)) };
+                return Some(Self { device, slot, block_bits: u32::from(block_bits) & 31, threshold, total });
+            }
+        }
+        None
     }
 
     #[inline(always)]
@@ -219,8 +299,7 @@ impl Disk {
 
     #[inline(always)]
     fn compare(&self, id: u64, bytes: bool, inodes: bool) {
-        // SAFETY: the map's values; volatile, since other CPUs add to the totals. User space replaces the
-        // threshold as a whole, so that its fields belong together.
+        // SAFETY: the map's values; volatile, since other CPUs add to the totals.
         unsafe {
             let total = self.total;
             if bytes {

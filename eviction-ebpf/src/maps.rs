@@ -110,9 +110,9 @@ pub(crate) static RECLAIM_ACTIVE: Array<u64> = Array::with_max_entries(1, 0);
 pub(crate) static RECLAIM_TIME: HashMap<u64, ReclaimTime> =
     HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
-/// Thresholds on file systems, by the kernel's device number.
+/// Thresholds on file systems.
 #[map]
-pub(crate) static DISK_THRESHOLDS: HashMap<u32, DiskThreshold> = HashMap::with_max_entries(DISKS, 0);
+pub(crate) static DISK_THRESHOLDS: Array<DiskThreshold> = Array::with_max_entries(DISKS, 0);
 
 /// See [`DiskTotal`].
 #[map]

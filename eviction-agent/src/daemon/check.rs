@@ -86,7 +86,8 @@ pub fn check(
     let (mut figures, hidden) = root.as_ref().map(look).unwrap_or_default();
     problems.extend(hidden);
     let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
-    figures.extend(NodeFileSystems::find(&host, disks, whole_machine).info());
+    let file_systems = NodeFileSystems::find(&host, disks, whole_machine);
+    figures.extend(file_systems.info());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,7 +105,7 @@ pub fn check(
     problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
     let sources = {
         let _inside = runtime.enter();
-        sources(selection, root.as_ref(), figures)
+        sources(selection, file_systems.hooked_types(), root.as_ref(), figures)
     };
     problems.extend(
         startup::missing_backend(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
@@ -121,10 +122,11 @@ pub fn check(
 /// The backend of each source, by loading and attaching them.
 fn sources(
     choice: &BackendSelection,
+    disks: Vec<String>,
     root: Option<&NodeRoot>,
     figures: Vec<BackendInfo>,
 ) -> Vec<BackendInfo> {
-    let options = LoadOptions { choice: choice.clone(), ..LoadOptions::default() };
+    let options = LoadOptions { choice: choice.clone(), disks, ..LoadOptions::default() };
     let mut sources = MemoryNotifier::probe(&options, root);
     // On a thread of its own, since there is no way back for an ordinary user.
     sources

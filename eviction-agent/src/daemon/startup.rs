@@ -256,17 +256,19 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         keep,
         recalled,
         records,
-        load: options,
+        load: mut options,
         dry_run,
     } = plan;
     let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
+    let file_systems = NodeFileSystems::find(&host, &disks, root.whole_machine);
+    options.disks = file_systems.hooked_types();
     let (notifier, mut sources) = MemoryNotifier::start(&options, &service.probes, &root, &metrics)
         .map_err(|error| Failure::because("make a timer", &error))?;
     let sampler = open_sampler(root, &roster)?;
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
     let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
-    let eyes = node_sampler(sampler, capacity, &host, &policy, &disks);
+    let eyes = node_sampler(sampler, capacity, &host, &policy, file_systems);
     sources.extend(eyes.disks.info());
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
@@ -322,13 +324,13 @@ fn node_sampler(
     capacity: Capacity,
     host: &Host,
     policy: &Policy,
-    disks: &FsPaths,
+    file_systems: NodeFileSystems,
 ) -> NodeSampler {
     let whole_machine = sampler.root().whole_machine;
     let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
     eyes.follow(&policy.rules);
     eyes.allocatable.follow(policy);
-    eyes.disks = DiskMonitor::new(NodeFileSystems::find(host, disks, whole_machine), online_cpus());
+    eyes.disks = DiskMonitor::new(file_systems, online_cpus());
     eyes.disks.follow(policy);
     eyes
 }

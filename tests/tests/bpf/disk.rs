@@ -19,17 +19,25 @@ use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
 const BLOCK: u64 = 4096;
 const ONLY_COUNT: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
 
-fn load() -> Rig {
-    Rig::with(&LoadOptions { disks: true, ..LoadOptions::default() })
+fn options() -> LoadOptions {
+    LoadOptions { disks: vec!["ext4".to_owned(), "xfs".to_owned()], ..LoadOptions::default() }
 }
 
-/// Mounts an ext4 with blocks of 4 KiB, or ends the test.
-macro_rules! mount_ext4 {
-    () => {
-        match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-bpf-disk") {
+fn load() -> Rig {
+    let mut loaded = eviction_bpf::load(&options()).unwrap();
+    // Most kernels have xfs as a module.
+    loaded.missing.retain(|info| info.source != EventClass::DiskXfs.name());
+    assert_eq!(loaded.missing, []);
+    Rig::of(loaded)
+}
+
+/// Mounts one with blocks of 4 KiB, or ends the test.
+macro_rules! mount {
+    ($kind:expr) => {
+        match FileSystem::new($kind, 1024 * MIB, "eviction-bpf-disk") {
             Ok(mounted) => mounted,
             Err(why) => {
-                report_skip(&format!("no ext4 can be mounted here: {why:#}"));
+                report_skip(&format!("no {} can be mounted here: {why:#}", $kind.name()));
                 return;
             }
         }
@@ -134,7 +142,7 @@ fn change(pod: &mut Pod, numbers: &mut Numbers, files: &mut Vec<String>, serial:
 #[test]
 fn what_is_counted_per_cgroup_is_what_du_finds() {
     need_bpf!();
-    let mounted = mount_ext4!();
+    let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let free = || statfs(mounted.path()).unwrap().f_bfree;
     let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
@@ -192,7 +200,7 @@ fn assert_all_is_counted(rig: &Rig, pods: &[Pod], device: u64) {
 #[test]
 fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
     need_bpf!();
-    let mounted = mount_ext4!();
+    let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     pod.file("append", "log", BLOCK);
@@ -226,7 +234,7 @@ fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
 #[test]
 fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
     need_bpf!();
-    let mounted = mount_ext4!();
+    let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     let mut rig = load();
@@ -251,7 +259,7 @@ fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
 #[test]
 fn without_the_dense_hook_what_is_written_back_counts_once() {
     need_bpf!();
-    let mounted = mount_ext4!();
+    let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     let mut rig = load();
@@ -271,7 +279,7 @@ fn without_the_dense_hook_what_is_written_back_counts_once() {
 #[test]
 fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted() {
     need_bpf!();
-    let mounted = mount_ext4!();
+    let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let pod = Cgroup::new();
     let container = pod.child("container");
@@ -298,7 +306,7 @@ fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted()
 fn no_program_for_disks_is_loaded_unless_asked_for() {
     need_bpf!();
     let mut rig = Rig::load();
-    let of_disks = EventClass::ALL.into_iter().filter(|family| family.is_of_disks());
+    let of_disks = EventClass::ALL.into_iter().filter(|family| family.file_system().is_some());
     for family in of_disks {
         assert!(rig.kernel.sources().iter().all(|info| info.source != family.name()));
     }
@@ -309,10 +317,10 @@ fn no_program_for_disks_is_loaded_unless_asked_for() {
 #[test]
 fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
     need_bpf!();
-    let options = LoadOptions { disks: true, ..LoadOptions::default() };
+    let options = options();
     let backend = |facts: &KernelFacts, family: EventClass| {
         let loaded = eviction_bpf::load::load_on(facts, &options).unwrap();
-        assert_eq!(loaded.missing, []);
+        assert!(loaded.missing.iter().all(|info| info.source == EventClass::DiskXfs.name()));
         loaded.kernel.sources().iter().find(|info| info.source == family.name()).unwrap().backend
     };
     // Up to 6.1 each reservation is one block.
@@ -324,4 +332,37 @@ fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
     // On cgroup v2 the owner of a write-back is read.
     facts.hierarchy = Ok(0);
     assert!(backend(&facts, EventClass::Disk).starts_with("tp_btf ext4_allocate_blocks"));
+}
+
+#[test]
+fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
+    need_bpf!();
+    let mounted = mount!(Kind::Xfs);
+    let device = device(mounted.path());
+    let mut pod = Pod::new(&mounted, "pod");
+    let loaded = eviction_bpf::load(&options()).unwrap();
+    if let Some(info) = loaded.missing.iter().find(|info| info.source == EventClass::DiskXfs.name()) {
+        report_skip(&info.reason);
+        return;
+    }
+    let mut rig = Rig::of(loaded);
+    let headroom = DiskHeadroom { bytes: Some(64 * MIB), inodes: Some(20) };
+    let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    for serial in 0..15 {
+        pod.file("mkdir", &serial.to_string(), 0);
+    }
+    pod.file("fallocate", "below", 60 * MIB);
+    assert_eq!(crossings(&mut rig, set), [], "not before");
+    pod.file("append", "buffered", 8 * MIB);
+    for serial in 20..30 {
+        pod.file("mkdir", &serial.to_string(), 0);
+    }
+    let all = crossings(&mut rig, set);
+    let resources: Vec<_> = all.iter().map(|crossed| crossed.resource).collect();
+    assert_eq!(resources, [DiskResource::Bytes, DiskResource::Inodes], "{all:?}");
+    assert!(all.iter().all(|crossed| crossed.leaf_id == pod.group.id()), "{all:?}");
+    let (bytes, inodes) = taken(&rig, pod.group.id(), device);
+    let (found_bytes, found_inodes) = pod.grown();
+    assert!(bytes >= found_bytes && bytes <= found_bytes + 16 * MIB as i64, "{bytes} of {found_bytes}");
+    assert_eq!(inodes, found_inodes);
 }

@@ -33,7 +33,7 @@ fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
 
 /// What is loaded where no threshold on a disk is configured.
 fn families() -> impl Iterator<Item = EventClass> {
-    EventClass::ALL.into_iter().filter(|family| !family.is_of_disks())
+    EventClass::ALL.into_iter().filter(|family| family.file_system().is_none())
 }
 
 /// Whether the kernel still has the program, looked up by its id.
@@ -161,7 +161,9 @@ fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
         return;
     };
     let whole = resolve(&Btf::parse(&blob, &WANTED).unwrap());
-    assert_eq!(whole.missing, []);
+    // Most kernels have xfs as a module, and its structures in that.
+    let missing: Vec<_> = whole.missing.iter().filter(|(field, _)| !field.starts_with("xfs_")).collect();
+    assert!(missing.is_empty(), "{missing:?}");
     // NR_MEMCG_STOCK, which came with 6.16.
     assert_eq!(whole.stocks, if release() >= (6, 16) { 7 } else { 1 });
     // Of kswapd and of direct reclaim there are events on all of them.

@@ -14,14 +14,14 @@ use tests::workload::Workload;
 
 use crate::{MIB, mount};
 
-const GUARD: Duration = Duration::from_secs(60);
+pub(crate) const GUARD: Duration = Duration::from_secs(60);
 const VOLUME: &str = "scratch";
 
-fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
+pub(crate) fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
     PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..PodSpec::new("shop", name, &["main"], 8) }
 }
 
-fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
+pub(crate) fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
     let path = disk.path().join("kubelet/pods").join(node.pods[pod].uid());
     let path = path.join("volumes/kubernetes.io~empty-dir").join(VOLUME);
     fs::create_dir_all(&path).unwrap();
@@ -50,6 +50,7 @@ fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Ag
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
+/// Makes a node, or ends the test.
 macro_rules! node {
     () => {
         match Node::new("disk", 384 * MIB, 200) {
@@ -58,8 +59,9 @@ macro_rules! node {
         }
     };
 }
+pub(crate) use node;
 
-fn is_decision(event: &Event) -> bool {
+pub(crate) fn is_decision(event: &Event) -> bool {
     event.kind() == "eviction_decision"
 }
 

@@ -31,11 +31,13 @@ pub enum EventClass {
     Disk,
     /// Blocks of ext4 that buffered writes reserve, by hooks that cost too much to be attached all the time.
     DiskNear,
+    /// Blocks and inodes of xfs: reserved, allocated and created.
+    DiskXfs,
 }
 
 impl EventClass {
     /// Every class.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Charge,
         Self::Near,
         Self::Oom,
@@ -44,6 +46,7 @@ impl EventClass {
         Self::Cgroup,
         Self::Disk,
         Self::DiskNear,
+        Self::DiskXfs,
     ];
 
     /// How it is called in logs, metrics and `check`.
@@ -57,14 +60,19 @@ impl EventClass {
             Self::Cgroup => "cgroup",
             Self::Disk => "disk",
             Self::DiskNear => "disk near",
+            Self::DiskXfs => "disk xfs",
         }
     }
 
-    /// Whether it is loaded only where a threshold on a disk is configured ([`LoadOptions::disks`]).
+    /// The type of the file systems that it is about; it is loaded where the node has one ([`LoadOptions::disks`]).
     ///
     /// [`LoadOptions::disks`]: crate::LoadOptions::disks
-    pub const fn is_of_disks(self) -> bool {
-        matches!(self, Self::Disk | Self::DiskNear)
+    pub const fn file_system(self) -> Option<&'static str> {
+        match self {
+            Self::Disk | Self::DiskNear => Some("ext4"),
+            Self::DiskXfs => Some("xfs"),
+            _ => None,
+        }
     }
 }
 
@@ -230,6 +238,15 @@ const OOM_CONTROL: &[&str] = &["oc_memcg", "oc_chosen"];
 const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
 
 const EXT4_REQUEST: &[&str] = &["ext4_ar_inode", "ext4_ar_len", "ext4_ar_flags", "task_mm"];
+const XFS: &[&str] = &[
+    "xfs_inode_vnode",
+    "xfs_irec_start",
+    "xfs_irec_count",
+    "xfs_arg_mount",
+    "xfs_arg_len",
+    "xfs_arg_delayed",
+    "xfs_mount_super",
+];
 const INODE_FIELDS: &[&str] = &["inode_sb", "sb_dev", "sb_block_bits"];
 const OWNER: &[&str] = &["task_cgroups", "cset_memory"];
 
@@ -242,6 +259,8 @@ const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate
 
 const EXT4_RELEASE: ProgramHook =
     hook("disk_ext4_release", Tracepoint("ext4_da_release_space"), INODE_AND_BLOCKS);
+
+const XFS_EXTENT: &[Expected] = &[Struct("xfs_inode"), Number, Number, Number, Struct("xfs_bmbt_irec")];
 
 const OOM_KILL: &[Expected] = &[Struct("oom_control")];
 const VICTIM: &[Expected] = &[Struct("task_struct")];
@@ -478,6 +497,17 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
         companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDisk }),
+        ..PLAIN
+    },
+    AttachMethod {
+        name: "tp_btf xfs_iomap_alloc, xfs_alloc_vextent_finish, xfs_create",
+        class: EventClass::DiskXfs,
+        hooks: &[
+            hook("disk_xfs_iomap_alloc", Tracepoint("xfs_iomap_alloc"), XFS_EXTENT),
+            hook("disk_xfs_allocate", Tracepoint("xfs_alloc_vextent_finish"), &[Struct("xfs_alloc_arg")]),
+            hook("disk_xfs_create", Tracepoint("xfs_create"), &[Struct("xfs_inode")]),
+        ],
+        needs: &[IDENTITY, OWNER, INODE_FIELDS, XFS],
         ..PLAIN
     },
 ];

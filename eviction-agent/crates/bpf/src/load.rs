@@ -76,9 +76,9 @@ pub struct LoadOptions {
     /// Whether a verdict may stand ([`BpfHandle::stand`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub kernel_kill: bool,
-    /// Whether thresholds on disks may be set ([`BpfHandle::set_disk_threshold`]). Without it no program for
-    /// disks is loaded.
-    pub disks: bool,
+    /// The types of the file systems on which thresholds may be set ([`BpfHandle::set_disk_threshold`]), such as `ext4`.
+    /// No program for others is loaded.
+    pub disks: Vec<String>,
 }
 
 /// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
@@ -95,7 +95,7 @@ impl Default for LoadOptions {
             fork_storm: FORK_STORM,
             log: ProgramLog::Off,
             kernel_kill: false,
-            disks: false,
+            disks: Vec::new(),
         }
     }
 }
@@ -154,7 +154,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let LoadOptions { choice, log, kernel_kill, .. } = options;
     let mut plans = plan::plan(facts, choice);
-    plans.retain(|plan| options.disks || !plan.class.is_of_disks());
+    let is_wanted = |file_system: &str| options.disks.iter().any(|it| it == file_system);
+    plans.retain(|plan| plan.class.file_system().is_none_or(is_wanted));
     let setup = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
@@ -286,7 +287,7 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
         .map_max_entries("TASK_STATS_INDEX", cgroups)
         .map_max_entries("TASK_STATS_FREE", cgroups)
         .map_max_entries("RECLAIM_TIME", cgroups)
-        .map_max_entries("DISK_USAGE", if *disks { cgroups.saturating_mul(2) } else { 1 })
+        .map_max_entries("DISK_USAGE", if disks.is_empty() { 1 } else { cgroups.saturating_mul(2) })
         .map_max_entries("ALARMS_SENT", levels);
     if *log == ProgramLog::Off {
         loader.map_max_entries("AYA_LOGS", page);

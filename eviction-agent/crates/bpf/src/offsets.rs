@@ -31,6 +31,10 @@ pub const WANTED: BtfQuery<'static> = BtfQuery {
         "super_block",
         "bdi_writeback",
         "ext4_allocation_request",
+        "xfs_inode",
+        "xfs_bmbt_irec",
+        "xfs_alloc_arg",
+        "xfs_mount",
     ],
     typedef_prefix: "btf_trace_",
     enumerators: &[
@@ -143,6 +147,13 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
         ext4_ar_inode: take("ext4_ar_inode", at("ext4_allocation_request", "inode")),
         ext4_ar_len: take("ext4_ar_len", at("ext4_allocation_request", "len")),
         ext4_ar_flags: take("ext4_ar_flags", at("ext4_allocation_request", "flags")),
+        xfs_inode_vnode: take("xfs_inode_vnode", at("xfs_inode", "i_vnode")),
+        xfs_irec_start: take("xfs_irec_start", at("xfs_bmbt_irec", "br_startblock")),
+        xfs_irec_count: take("xfs_irec_count", at("xfs_bmbt_irec", "br_blockcount")),
+        xfs_arg_mount: take("xfs_arg_mount", at("xfs_alloc_arg", "mp")),
+        xfs_arg_len: take("xfs_arg_len", at("xfs_alloc_arg", "len")),
+        xfs_arg_delayed: take("xfs_arg_delayed", at("xfs_alloc_arg", "wasdel")),
+        xfs_mount_super: take("xfs_mount_super", at("xfs_mount", "m_super")),
     };
     ResolvedOffsets {
         offsets,

@@ -33,21 +33,16 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl ControlLoop {
     /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
     pub(super) fn take_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
-        let EventBatch {
-            crossed,
-            of_pods,
-            kernel_kill,
-            tree_changed,
-            kills,
-            alarms,
-            missed,
-            disk_crossed: _,
-        } = events;
+        let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, disk_crossed } =
+            events;
         if of_pods {
             self.eyes.allocatable.hurry();
         }
         if let Some(kill) = kernel_kill {
             self.take_kernel_kill(&kill);
+        }
+        if let Some(crossed) = disk_crossed {
+            self.notifier.bpf.disk_crossed(crossed.device);
         }
         if tree_changed {
             self.note_tree_change();

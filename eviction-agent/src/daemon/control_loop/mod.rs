@@ -33,7 +33,6 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 use crate::telemetry::metrics::Metrics;
-use eviction_bpf::ThresholdCrossed;
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
 use eviction_core::node_conditions::pressure::InitialConditions;
@@ -191,24 +190,29 @@ impl ControlLoop {
         }))
     }
 
-    /// Takes note of what happened. Returns why there is to be a look, if there is.
-    fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<ThresholdCrossed>)> {
+    /// Takes note of what happened. Returns why there is to be a look, if there is, and when the kernel reported that.
+    fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<u64>)> {
         let mut trigger = wake.trigger();
         let crossed = match wake {
             Wake::Memory(Notification { trigger: Trigger::Charge, events }) => {
                 // After a kill the containers are looked at soon, which a sync sets the timer for.
-                let EventBatch { kills, alarms, missed, .. } = &events;
+                let EventBatch { kills, alarms, missed, disk_crossed, .. } = &events;
+                let disk_crossed = disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
                 let (killed, alarmed, missed) = (!kills.is_empty(), !alarms.is_empty(), *missed);
                 match self.take_events(events) {
                     None if alarmed => {
                         trigger = Trigger::TaskAlarm;
                         None
                     }
+                    None if disk_crossed.is_some() => {
+                        trigger = Trigger::DiskThreshold;
+                        disk_crossed
+                    }
                     None if !killed && !missed => {
                         self.turn_limits_alone();
                         return None;
                     }
-                    crossed => crossed,
+                    crossed => crossed.map(|crossed| crossed.stamp.ktime_ns),
                 }
             }
             Wake::Memory(Notification { trigger: Trigger::Timer, .. }) if self.glimpse() => return None,
@@ -220,7 +224,7 @@ impl ControlLoop {
             }
             Wake::PodStorage(sample) => {
                 self.take_storage(sample);
-                None
+                self.state.disk_crossed_ns.take()
             }
             Wake::EvictionResult(result) => {
                 if !self.take_outcome(result) {

@@ -118,11 +118,17 @@ impl ControlLoop {
         if let Reading::Known(left) = look.pids_left {
             due = due.min(self.pids_due(left, look.at.mono_ns));
         }
+        self.arm_disks(now_ns);
         if let Some(disks) = self.eyes.disks.due() {
             due = due.min(sample_interval::left(disks, passed));
         }
         self.set_timer(due, now_ns);
         at_leisure
+    }
+
+    /// Sets the kernel's thresholds of the disks at the distances of the last sample.
+    fn arm_disks(&mut self, now_ns: u64) {
+        self.notifier.set_disk_thresholds(self.eyes.disks.devices(), now_ns);
     }
 
     /// Has it look again when that time has passed since then ([`sample_interval::left`]).
@@ -143,6 +149,7 @@ impl ControlLoop {
         }
         let pids = self.eyes.available_pids(at);
         let Reading::Known(left) = pids else { return false };
+        self.notifier.bpf.note_disks();
         let disks = self.eyes.read_disks(at);
         let is_pressed = self.pid_lines.may_be_met(left) || self.eyes.disks.may_be_met();
         if is_pressed || self.state.last_change.predicts() {
@@ -151,6 +158,7 @@ impl ControlLoop {
         self.note_turn(Trigger::Pids, at);
         self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
         self.note_disks(&disks, at);
+        self.arm_disks(at.mono_ns);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
         let due = self.eyes.disks.due().map_or(due, |disks| due.min(disks));
         self.set_timer(due, at.mono_ns);

@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(super) leaving: Vec<TerminatingPod>,
     pub(super) last_change: LoopDelta,
     pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
+    /// When the kernel reported a crossing of a disk that is still met: pods are ranked once their storage is read.
+    pub(super) disk_crossed_ns: Option<u64>,
     pub(super) last_full_ns: u64,
     /// When something else than process ids is to be looked at.
     pub(super) look_due_ns: u64,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use eviction_bpf::ThresholdCrossed;
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::{Event, Input};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -23,7 +22,7 @@ use eviction_node::sampler::CompleteSample;
 
 impl ControlLoop {
     /// One look at the node, a pass if one may be made, and everything armed anew.
-    pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) {
+    pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<u64>) {
         if self.engine.is_proposal_due(self.clock.now().wall) {
             // Before the look: what is seen of the pods is what the policy in force asks for.
             self.tell_configuration(Event::ApplyProposed);
@@ -72,7 +71,7 @@ impl ControlLoop {
                 first_id,
                 usage: look.memory.known(),
                 detected_by,
-                crossed_mono_ns: crossed.map(|crossed| crossed.stamp.ktime_ns),
+                crossed_mono_ns: crossed,
                 sampled: look.at,
                 decided_mono_ns: mono_ns,
                 inputs,
@@ -91,11 +90,11 @@ impl ControlLoop {
 
     /// The way from whatever happened to the compact decision. Once every buffer has found its
     /// size it asks neither the allocator nor a lock, since whoever holds one may not run.
-    pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<ThresholdCrossed>) -> SyncResult {
+    pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
         let at = self.clock.now();
         self.note_turn(trigger, at);
         let events = self.notifier.drain(&mut self.state.dirty);
-        let crossed = self.take_events(events).or(crossed);
+        let crossed = self.take_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         self.eyes.unmeasured = self.storage.unmeasured(at.mono_ns);
@@ -115,6 +114,11 @@ impl ControlLoop {
         let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
             || self.eyes.allocatable.may_be_met();
         let disks_pressed = self.eyes.disks.may_be_met();
+        self.state.disk_crossed_ns = match trigger {
+            Trigger::DiskThreshold => crossed,
+            _ => self.state.disk_crossed_ns,
+        }
+        .filter(|_| disks_pressed);
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
@@ -202,6 +206,7 @@ impl ControlLoop {
     fn seen_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
             Trigger::Charge => self.notifier.bpf.charge_backend(),
+            Trigger::DiskThreshold => self.notifier.bpf.disk_backend(),
             Trigger::TaskAlarm => "task alarm",
             Trigger::MemcgV1Threshold => "cgroup v1 usage threshold",
             Trigger::Psi => psi::NAME,
@@ -225,6 +230,7 @@ pub(super) struct SyncDecision {
     pub(super) memory: Option<EngineState>,
     snapshot: Arc<Snapshot>,
     trigger: Trigger,
-    crossed: Option<ThresholdCrossed>,
+    /// When the kernel reported it, CLOCK_MONOTONIC.
+    crossed: Option<u64>,
     mono_ns: u64,
 }

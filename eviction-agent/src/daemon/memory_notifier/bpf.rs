@@ -15,6 +15,7 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 
 use super::super::realtime;
+use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter};
 use super::failover::BpfFailover;
 use super::losses::ProgramCounters;
@@ -34,7 +35,7 @@ const EVENT_PAUSE: Duration = Duration::from_micros(50);
 /// The programs, their ring buffer, and what they counted so far.
 #[derive(Default)]
 pub(crate) struct BpfBackend {
-    loaded: Option<(BpfHandle, AsyncRing)>,
+    pub(super) loaded: Option<(BpfHandle, AsyncRing)>,
     /// Absent where nothing could be loaded at the start.
     failover: Option<BpfFailover>,
     /// Kills before this were reported by the programs that were loaded before.
@@ -46,6 +47,7 @@ pub(crate) struct BpfBackend {
     /// What was charged to the deciding cgroups when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
     attach_policies: [AttachPolicy; ON_DEMAND.len()],
+    pub(super) disks: DiskThresholds,
     /// It was logged that a threshold cannot be set.
     is_full: bool,
     /// The total of tasks at which the node's threshold is set.
@@ -73,6 +75,7 @@ impl BpfBackend {
                 let mut this = Self {
                     failover,
                     attach_policies: [AttachPolicy::new(probes); ON_DEMAND.len()],
+                    disks: DiskThresholds::new(probes),
                     ..Self::default()
                 };
                 match this.adopt(loaded) {
@@ -94,6 +97,7 @@ impl BpfBackend {
         // Their counters begin at zero, and no threshold is set.
         self.counters.restart();
         (self.charged, self.pid_threshold, self.is_full) = Default::default();
+        self.disks.forget();
         Ok(())
     }
 
@@ -155,6 +159,7 @@ impl BpfBackend {
         let [node, pods] = self.sorter.deciding;
         let charge = |id: u64| Some((id, handle.charged(id)?));
         self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
+        self.note_disks();
         self.forget_reported(batch);
     }
 
@@ -236,19 +241,28 @@ impl BpfBackend {
         now_ns: u64,
         reporter: &BackendReporter,
     ) {
-        let Some((handle, _)) = &mut self.loaded else { return };
-        let source = EventClass::Near.name();
-        for (when, policy) in ON_DEMAND.into_iter().zip(&mut self.attach_policies) {
+        for (place, when) in ON_DEMAND.into_iter().enumerate() {
+            let Some(handle) = self.handle() else { return };
             let is_attached = handle.is_attached(when);
-            let backend =
-                handle.sources().iter().find(|info| info.source == source).map_or("", |info| info.backend);
-            let facts = AttachFacts { when, is_attached, headroom, memory_capacity, below };
-            if let (Err(error), Some(failover)) =
-                (handle.ask(when, policy.wants(facts, now_ns)), &mut self.failover)
-            {
-                let why = format!("it cannot be attached any more: {error}");
-                failover.fail(BackendFailure { source, backend, why }, reporter);
-            }
+            let facts = AttachFacts { when, is_attached, headroom, capacity: memory_capacity, below };
+            let wanted = self.attach_policies[place].wants(facts, now_ns);
+            self.attach(EventClass::Near, when, wanted, reporter);
+        }
+    }
+
+    /// Attaches or detaches an on-demand probe of this class.
+    pub(super) fn attach(
+        &mut self,
+        class: EventClass,
+        when: AttachWhen,
+        wanted: bool,
+        reporter: &BackendReporter,
+    ) {
+        let (source, backend) = (class.name(), self.backend(class));
+        let Some((handle, _)) = &mut self.loaded else { return };
+        if let (Err(error), Some(failover)) = (handle.ask(when, wanted), &mut self.failover) {
+            let why = format!("it cannot be attached any more: {error}");
+            failover.fail(BackendFailure { source, backend, why }, reporter);
         }
     }
 
@@ -284,7 +298,7 @@ impl BpfBackend {
     }
 
     /// The backend of a class, also if it has failed; empty without one.
-    fn backend(&self, class: EventClass) -> &'static str {
+    pub(super) fn backend(&self, class: EventClass) -> &'static str {
         let sources = self.handle().map_or(&[][..], BpfHandle::sources);
         sources.iter().find(|info| info.source == class.name()).map_or("", |info| info.backend)
     }

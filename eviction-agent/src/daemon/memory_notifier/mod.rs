@@ -7,6 +7,7 @@
 //! fails is logged once, counted and replaced by the next one.
 
 mod bpf;
+mod disks;
 mod events;
 mod failover;
 mod kernel;
@@ -25,6 +26,7 @@ use eviction_config::Probes;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::clock::mono_ns;
+use eviction_node::fs::DeviceHeadroom;
 use eviction_node::notify::sample_interval::{self, FillRate, SampleSchedule};
 use eviction_node::notify::timer::Timer;
 use eviction_node::sampler::MemoryUsage;
@@ -180,6 +182,11 @@ impl MemoryNotifier {
             self.report(&failure);
         }
         headroom
+    }
+
+    /// Sets the kernel thresholds of the disks after a sample.
+    pub(crate) fn set_disk_thresholds(&mut self, devices: impl Iterator<Item = DeviceHeadroom>, now_ns: u64) {
+        self.bpf.set_disk_thresholds(devices, now_ns, &self.reporter);
     }
 
     /// Sets the timer, in place of what was set. It never fires sooner than after [`sample_interval::FLOOR`].

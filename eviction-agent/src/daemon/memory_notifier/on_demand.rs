@@ -22,7 +22,8 @@ pub(super) struct AttachFacts {
     pub(super) is_attached: bool,
     /// Bytes to the nearest threshold that is not met.
     pub(super) headroom: Option<u64>,
-    pub(super) memory_capacity: u64,
+    /// Bytes of memory, or of the disk.
+    pub(super) capacity: u64,
     /// The end of pressure is to be reported.
     pub(super) below: bool,
 }
@@ -35,12 +36,11 @@ impl AttachPolicy {
 
     /// Returns whether the probe is to be attached.
     pub(super) fn wants(&mut self, facts: AttachFacts, now_ns: u64) -> bool {
-        let AttachFacts { when, is_attached, headroom, memory_capacity, below } = facts;
+        let AttachFacts { when, is_attached, headroom, capacity, below } = facts;
         let is_needed = match when {
             AttachWhen::WayDown => below,
-            AttachWhen::NearDisk => false,
-            AttachWhen::NearLine => {
-                let near = self.near_bytes(memory_capacity);
+            AttachWhen::NearLine | AttachWhen::NearDisk => {
+                let near = self.near_bytes(capacity);
                 // Twice as far for detaching, lest what swings around the edge attaches and detaches all the time.
                 headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
             }
@@ -59,8 +59,8 @@ impl AttachPolicy {
         clippy::cast_sign_loss,
         reason = "a share need not be exact, and a float out of range is the nearest integer"
     )]
-    fn near_bytes(&self, memory_capacity: u64) -> u64 {
-        ((memory_capacity as f64 * self.near_percent / 100.0) as u64).max(MIN_NEAR_BYTES)
+    fn near_bytes(&self, capacity: u64) -> u64 {
+        ((capacity as f64 * self.near_percent / 100.0) as u64).max(MIN_NEAR_BYTES)
     }
 }
 
@@ -71,8 +71,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const SECOND: u64 = 1_000_000_000;
 
-    fn near(headroom: Option<u64>, memory_capacity: u64, is_attached: bool) -> AttachFacts {
-        AttachFacts { when: AttachWhen::NearLine, is_attached, headroom, memory_capacity, below: false }
+    fn near(headroom: Option<u64>, capacity: u64, is_attached: bool) -> AttachFacts {
+        AttachFacts { when: AttachWhen::NearLine, is_attached, headroom, capacity, below: false }
     }
 
     #[test]

@@ -18,11 +18,13 @@ pub(crate) enum Trigger {
     KubeApi,
     /// What pods use of the disks was read.
     PodStorage,
+    /// A threshold on a file system was crossed.
+    DiskThreshold,
 }
 
 impl Trigger {
     /// Each of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Start,
         Self::Charge,
         Self::MemcgV1Threshold,
@@ -36,6 +38,7 @@ impl Trigger {
         Self::Pids,
         Self::KubeApi,
         Self::PodStorage,
+        Self::DiskThreshold,
     ];
 
     /// Returns its name in metrics and event lines.
@@ -54,6 +57,7 @@ impl Trigger {
             Self::Pids => "pids",
             Self::KubeApi => "kube_api",
             Self::PodStorage => "pod_storage",
+            Self::DiskThreshold => "disk_threshold",
         }
     }
 }

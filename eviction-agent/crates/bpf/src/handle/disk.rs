@@ -9,6 +9,7 @@ use rustix::fs::{major, makedev, minor};
 use thiserror::Error;
 
 use super::{BpfHandle, Generation};
+use crate::EventClass;
 use crate::sys::MapEntry;
 
 /// What may be taken of a file system before it is reported; `None` never.
@@ -56,7 +57,7 @@ pub enum SetDiskThresholdError {
 
 /// The maps, and what is in them.
 pub(crate) struct DiskMaps {
-    thresholds: BpfHashMap<MapData, u32, MapEntry<DiskThreshold>>,
+    thresholds: Array<MapData, MapEntry<DiskThreshold>>,
     totals: Array<MapData, MapEntry<DiskTotal>>,
     usage: BpfHashMap<MapData, MapEntry<DiskUser>, MapEntry<CountedUsage>>,
     /// Which file system has which slot, and the generation that is set on it.
@@ -103,7 +104,8 @@ impl DiskMaps {
 impl BpfHandle {
     /// Whether thresholds on disks can be set.
     pub fn has_disks(&self) -> bool {
-        self.sources().iter().any(|info| info.source == crate::EventClass::Disk.name())
+        let counts = [EventClass::Disk, EventClass::DiskXfs].map(EventClass::name);
+        self.sources().iter().any(|info| counts.contains(&info.source))
     }
 
     /// What was taken of a file system so far: to be asked before it is read. Nothing where no threshold
@@ -154,10 +156,10 @@ impl BpfHandle {
             bytes_limit: limit(since.bytes(), headroom.bytes),
             inodes_limit: limit(since.inodes, headroom.inodes),
             fired: [0; 2],
-            slot,
+            device: key,
             pad: 0,
         };
-        disks.thresholds.insert(key, MapEntry(threshold), 0).map_err(fail)?;
+        disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
         if let Some((_, before)) = before {
             self.withdraw_disk(key, before);
         }
@@ -169,7 +171,7 @@ impl BpfHandle {
         let disks = &mut self.maps.disks;
         let Some(slot) = disks.slot_of(device) else { return };
         let key = kernel_device(device);
-        let _ = disks.thresholds.remove(&key);
+        let _ = disks.thresholds.set(slot, MapEntry(NO_THRESHOLD), 0);
         if let Some((_, generation)) = disks.slots[slot as usize].take() {
             self.withdraw_disk(key, generation);
         }
@@ -212,6 +214,15 @@ fn tokens(device: u32, generation: u64) -> [MapEntry<FireToken>; 2] {
     [DiskResource::Bytes, DiskResource::Inodes]
         .map(|resource| MapEntry(FireToken { id: device.into(), generation, edge: resource as u32, pad: 0 }))
 }
+
+const NO_THRESHOLD: DiskThreshold = DiskThreshold {
+    generation: 0,
+    bytes_limit: i64::MAX,
+    inodes_limit: i64::MAX,
+    fired: [0; 2],
+    device: 0,
+    pad: 0,
+};
 
 /// Bits of the minor number in the kernel's own device numbers (`MINORBITS` in linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;

@@ -38,6 +38,8 @@ fn rich() -> KernelFacts {
         ("ext4_free_inode", vec![inode()]),
         ("ext4_da_reserve_space", vec![inode(), Argument::Number]),
         ("ext4_da_release_space", vec![inode(), Argument::Number]),
+        ("xfs_alloc_vextent_finish", vec![structure("xfs_alloc_arg")]),
+        ("xfs_create", vec![structure("xfs_inode"), structure("xfs_name")]),
     ]);
     let counter = || structure("page_counter");
     let functions = BTreeMap::from([
@@ -92,6 +94,7 @@ fn a_rich_kernel_gets_the_best_rung_of_each_family() {
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
             "disk: tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode | ",
             "disk near: tp_btf ext4_da_reserve_space(inode, blocks), ext4_da_release_space, tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | ",
+            "disk xfs:  | this kernel has no tracepoint xfs_iomap_alloc",
         ]
     );
 }

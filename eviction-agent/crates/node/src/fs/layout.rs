@@ -133,6 +133,21 @@ impl NodeFileSystems {
         }
     }
 
+    /// The type and `st_dev` of each whose kernel can tell what is taken of it.
+    pub fn devices(&self) -> [Option<(&str, u64)>; 2] {
+        let node = self.node.as_ref().ok().and_then(FileSystem::hooked_device);
+        match &self.image {
+            Image::Shared => [node, node],
+            Image::Dedicated(file_system) => [node, file_system.hooked_device()],
+            Image::NotFound(_) => [node, None],
+        }
+    }
+
+    /// The types of these.
+    pub fn hooked_types(&self) -> Vec<String> {
+        self.devices().into_iter().flatten().map(|(fs_type, _)| fs_type.to_owned()).collect()
+    }
+
     /// How each is read, for logs, metrics and `check`.
     pub fn info(&self) -> [BackendInfo; 2] {
         let info = |source, found: Result<&FileSystem, &NotFound>| match found {

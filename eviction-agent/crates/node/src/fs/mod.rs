@@ -13,7 +13,7 @@ mod statistics;
 
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
-pub use monitor::DiskMonitor;
+pub use monitor::{DeviceHeadroom, DiskMonitor};
 pub use mountinfo::{Device, MountInfo};
 pub use pod_storage::{
     PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, read_pod_storage,

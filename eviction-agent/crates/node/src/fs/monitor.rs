@@ -46,6 +46,19 @@ struct Headroom {
     may_be_met: bool,
 }
 
+/// What may be taken of a file system until a threshold on it may be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceHeadroom {
+    /// `st_dev` of the file system.
+    pub device: u64,
+    /// Bytes that it has.
+    pub capacity: u64,
+    /// Bytes; `None` if no threshold is ahead.
+    pub bytes: Option<u64>,
+    /// Inodes, the same.
+    pub inodes: Option<u64>,
+}
+
 impl DiskMonitor {
     /// On a machine with so many CPUs, without thresholds yet.
     pub fn new(file_systems: NodeFileSystems, cpus: usize) -> Self {
@@ -124,6 +137,27 @@ impl DiskMonitor {
         let place = SIGNALS.iter().position(|it| *it == signal)?;
         self.headroom.get(place)?.distance
     }
+
+    /// The headroom of each file system for which there are hooks.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceHeadroom> {
+        let of = |found: Option<(&str, u64)>, bytes: &Headroom, inodes: &Headroom| {
+            let (_, device) = found?;
+            let (capacity, bytes, inodes) = (bytes.capacity, bytes.distance, inodes.distance);
+            Some(DeviceHeadroom { device, capacity, bytes, inodes })
+        };
+        let [node, image] = self.file_systems.devices();
+        let [node_bytes, node_inodes, image_bytes, image_inodes] = &self.headroom;
+        let (node, image) = (of(node, node_bytes, node_inodes), of(image, image_bytes, image_inodes));
+        let (node, image) = match (node, image) {
+            (Some(a), Some(b)) if a.device == b.device => {
+                let nearest = |a: Option<u64>, b: Option<u64>| [a, b].into_iter().flatten().min();
+                let (bytes, inodes) = (nearest(a.bytes, b.bytes), nearest(a.inodes, b.inodes));
+                (Some(DeviceHeadroom { bytes, inodes, ..a }), None)
+            }
+            both => both,
+        };
+        [node, image].into_iter().flatten()
+    }
 }
 
 impl Headroom {
@@ -148,6 +182,9 @@ mod tests {
     use super::*;
     use eviction_core::fixture::{hard, policy};
     use eviction_core::reading::UnknownReason;
+
+    use super::super::FsPaths;
+    use crate::cgroup::hierarchy::Host;
 
     const GB: u64 = 1_000_000_000;
 
@@ -227,6 +264,24 @@ mod tests {
         assert!(!monitor.may_be_met());
         monitor.observe(&of(200 * GB), 0);
         assert!(monitor.may_be_met());
+    }
+
+    #[test]
+    fn one_device_has_the_nearest_headroom_of_its_signals() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = FsPaths { node_fs: Some(root.path().into()), ..FsPaths::default() };
+        let found = NodeFileSystems::find(&Host::default(), &paths, true);
+        let [Some((_, device)), _] = found.devices() else { return };
+        let mut monitor = DiskMonitor::new(found, 2);
+        monitor.follow(&policy(vec![
+            hard(Signal::NodeFsAvailable, "10G"),
+            hard(Signal::ImageFsAvailable, "20G"),
+            hard(Signal::NodeFsInodesFree, "1000"),
+        ]));
+        monitor.observe(&[stats(50 * GB, 3000), stats(50 * GB, 3000)], 0);
+        let expected =
+            DeviceHeadroom { device, capacity: 100 * GB, bytes: Some(30 * GB), inodes: Some(2000) };
+        assert_eq!(monitor.devices().collect::<Vec<_>>(), [expected]);
     }
 
     fn stats_unknown() -> Reading<FsStats> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, StatVfs, fstatvfs};
+use rustix::fs::{Mode, OFlags, StatVfs, fstatvfs, makedev};
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
@@ -61,6 +61,9 @@ struct RemoteReading {
     stats: Reading<FsStats>,
 }
 
+/// Types whose allocations BPF programs can see.
+const HOOKED: [&str; 2] = ["ext4", "xfs"];
+
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 impl FileSystem {
@@ -92,6 +95,13 @@ impl FileSystem {
     /// Which mount the path is on.
     pub fn mount(&self) -> &MountInfo {
         &self.mount
+    }
+
+    /// Its type and `st_dev`, if there are hooks for that type.
+    pub fn hooked_device(&self) -> Option<(&str, u64)> {
+        let MountInfo { device, fs_type, .. } = &self.mount;
+        let is_hooked = HOOKED.contains(&fs_type.as_str());
+        is_hooked.then(|| (fs_type.as_str(), makedev(device.major, device.minor)))
     }
 
     /// Where it is asked, and what for, in words.

@@ -1,0 +1,142 @@
+//! What the kernel tells of a disk while it is filled: the crossing itself, not the sample after it.
+
+use std::fs::File;
+use std::process::Command;
+
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::clock;
+use tests::file_system::{FileSystem, Kind};
+use tests::interrupt::Interrupt;
+use tests::node::Node;
+
+use crate::agent::{GUARD, is_decision, node, pod, volume};
+use crate::{MIB, mount};
+
+const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
+
+/// So much takes longer than [`SOON`] at the fastest rate that the timer reckons with.
+const HEADROOM: u64 = 7 << 30;
+/// By the clock of whoever crosses: half of what the timer leaves.
+const SOON_NS: u64 = 300_000_000;
+
+fn available(disk: &FileSystem) -> u64 {
+    let stat = statvfs(disk.path()).unwrap();
+    stat.f_bavail * stat.f_frsize
+}
+
+fn start(disk: &FileSystem, node: &Node, headroom: u64, more: &[&str]) -> Agent {
+    let threshold = (available(disk) - headroom).to_string();
+    let kubelet = json!({"evictionHard": {"nodefs.available": threshold}});
+    let mut options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    options.action = "none";
+    options.config = Some(agent::at_the_line(node).unwrap());
+    let (path, root) = (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
+    let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
+    options.more = paths.into_iter().chain(more.iter().copied()).map(str::to_owned).collect();
+    Agent::start(&options, &Interrupt::default()).unwrap()
+}
+
+fn is_met(event: &Event) -> bool {
+    event.kind() == "threshold" && event.text("state") == "met"
+}
+
+fn large() -> Result<FileSystem, String> {
+    FileSystem::new(Kind::Ext4, HEADROOM + (1 << 30), "eviction-disk-hooks")
+        .map_err(|error| format!("{error:#}"))
+}
+
+/// The source of a `started` event or of `check`.
+fn backend(sources: &Value, source: &str) -> (String, String) {
+    let all = sources.as_array().unwrap();
+    let found = all.iter().find(|it| it["source"] == source).unwrap_or(&Value::Null);
+    let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+    (text("backend"), text("reason"))
+}
+
+#[test]
+fn an_allocation_that_crosses_is_decided_before_the_timer_and_without_hooks_by_the_timer() {
+    let disk = match large() {
+        Ok(disk) => disk,
+        Err(why) => tests::skip!("no ext4 can be mounted here: {why}"),
+    };
+    for is_denied in [false, true] {
+        let mut node = node!();
+        let hog = node.add(pod("hog", None)).unwrap();
+        let path = volume(&disk, &node, hog).join("file");
+        let more: &[&str] = if is_denied { &["--disable-backend", EXT4] } else { &[] };
+        let mut agent = start(&disk, &node, HEADROOM, more);
+        let is_hooked = agent.backend("disk").is_some_and(|(used, _)| used == EXT4);
+        if !is_denied && !is_hooked {
+            tests::skip!("no hooks on ext4 here: {:?}", agent.backend("disk"));
+        }
+        let began = clock::now();
+        let file = File::create_new(&path).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, HEADROOM + 8 * MIB).unwrap();
+        let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
+        let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+        assert_eq!(decision.pod(), "shop/hog");
+        let late = decision.number("decided_mono_ns").unwrap() - began;
+        let crossings =
+            agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", "disk_threshold")]);
+        if is_denied {
+            assert_eq!((met.text("detected_by"), crossings), ("timer", 0.0));
+        } else {
+            assert_eq!(met.text("detected_by"), EXT4);
+            assert!(crossings >= 1.0 && late <= SOON_NS, "{crossings} crossings, {late} ns late");
+            let stamp = decision.number("crossed_mono_ns");
+            assert!(
+                stamp.is_some_and(|stamp| stamp >= began && stamp <= began + late),
+                "{stamp:?}, from {began}"
+            );
+        }
+        agent.stop().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// Buffered writes are seen only by the hook that is attached while the threshold is near. The timer comes each
+/// millisecond there, and is first now and then.
+#[test]
+fn a_buffered_write_that_crosses_is_told_by_the_kernel() {
+    const TRIES: usize = 20;
+    let disk = mount!(Kind::Ext4);
+    let node = node!();
+    let mut agent = start(&disk, &node, 8 * MIB, &[]);
+    if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
+        tests::skip!("no hook on reservations of ext4 here: {:?}", agent.backend("disk near"));
+    }
+    let path = disk.path().join("file");
+    for _ in 0..TRIES {
+        std::fs::write(&path, vec![0x5a; 12 << 20]).unwrap();
+        let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        if met.text("detected_by") == EXT4 {
+            agent.stop().unwrap();
+            return;
+        }
+        agent
+            .wait_for("the end", GUARD, |event| event.kind() == "threshold" && event.text("state") != "met")
+            .unwrap();
+    }
+    panic!("the timer was first {TRIES} times");
+}
+
+#[test]
+fn check_names_a_hook_that_is_missing() {
+    let disk = mount!(Kind::Ext4);
+    let check = |more: &[&str]| {
+        let mut command = Command::new(agent::binary().unwrap());
+        command.args(["check", "-o", "json", "--nodefs"]).arg(disk.path()).args(more);
+        let output = command.output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        ["disk", "disk near", "disk xfs"].map(|source| backend(&found["sources"], source))
+    };
+    let [(denied, why), ..] = check(&["--disable-backend", EXT4]);
+    assert_eq!(denied, "none");
+    assert!(why.contains(EXT4) && why.contains("--disable-backend"), "{why}");
+    let [(used, why), _, xfs] = check(&[]);
+    assert!(used == EXT4 || !why.is_empty(), "{used}: {why}");
+    assert_eq!(xfs, (String::new(), String::new()), "there is no xfs");
+}
