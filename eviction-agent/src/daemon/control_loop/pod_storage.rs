@@ -11,7 +11,7 @@ use eviction_core::time::nanos;
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{StoragePaths, StorageReader, StorageRequest, StorageSample};
+use eviction_node::fs::{StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
@@ -121,7 +121,11 @@ impl ControlLoop {
             let of = |it: &Container| (self.roster.container_name(&it.id).into(), self.procs_of(it));
             StorageRequest::new(known, containers.iter().map(of).collect())
         });
-        if reader.ask(requests.collect()) {
+        let urgency = match extent {
+            Extent::All => Urgency::Decision,
+            Extent::Limited => Urgency::Routine,
+        };
+        if reader.ask(requests.collect(), urgency) {
             self.storage.pending = Some(extent);
         }
     }

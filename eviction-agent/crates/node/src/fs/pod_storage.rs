@@ -25,6 +25,7 @@ use super::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 use super::mountinfo::upper_directory;
 use crate::clock::mono_ns;
 use crate::file::{is_gone, read_once, retry};
+use crate::io_priority::{IoPriority, set_io_priority};
 
 /// How long a reading may take, and how many inodes it may count: a decision waits for it.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -156,7 +157,16 @@ pub struct StorageSample {
 /// evicted for a disk then.
 #[derive(Debug)]
 pub struct StorageReader {
-    requests: SyncSender<Vec<StorageRequest>>,
+    requests: SyncSender<(Vec<StorageRequest>, Urgency)>,
+}
+
+/// Whether a decision waits for a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// It does.
+    Decision,
+    /// Nobody does: the disk serves it when nobody else wants anything.
+    Routine,
 }
 
 impl StorageReader {
@@ -172,14 +182,22 @@ impl StorageReader {
     }
 
     /// Asks for these pods, the largest first as far as that is known. False if it is busy.
-    pub fn ask(&self, pods: Vec<StorageRequest>) -> bool {
-        self.requests.try_send(pods).is_ok()
+    pub fn ask(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
+        self.requests.try_send((pods, urgency)).is_ok()
     }
 }
 
-fn serve(paths: &StoragePaths, requests: &Receiver<Vec<StorageRequest>>, samples: &Sender<StorageSample>) {
+fn serve(
+    paths: &StoragePaths,
+    requests: &Receiver<(Vec<StorageRequest>, Urgency)>,
+    samples: &Sender<StorageSample>,
+) {
     let mut last: BTreeMap<Box<str>, u64> = BTreeMap::new();
-    while let Ok(mut pods) = requests.recv() {
+    while let Ok((mut pods, urgency)) = requests.recv() {
+        set_io_priority(match urgency {
+            Urgency::Decision => IoPriority::Normal,
+            Urgency::Routine => IoPriority::Idle,
+        });
         pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
         let sample = read_pod_storage(paths, &pods);
         last = sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())).collect();
@@ -398,7 +416,10 @@ mod tests {
         write(root.path(), &format!("{VOLUMES}/cache/file"), MIB);
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
         let reader = StorageReader::start(paths(root.path()), sender).unwrap();
-        assert!(reader.ask(vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new())]));
+        assert!(reader.ask(
+            vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new())],
+            Urgency::Routine
+        ));
         let sample = samples.blocking_recv().unwrap();
         assert!(sample.pods["uid-1"].ephemeral_storage().unwrap() >= MIB);
         assert!(sample.took_ns > 0 && sample.began_ns <= mono_ns());
