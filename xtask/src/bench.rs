@@ -38,6 +38,8 @@ enum Bench {
     Hogs(node::Node),
     /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
     Idle(node::Node),
+    /// Crossing of a disk's threshold to the decision, beside polls, and what watching disks costs
+    Disk(node::Node),
     /// Reaction, idle cost and size in short
     Skeleton(node::Node),
     /// Crossing to the eviction that a real API server grants, and cost in a cluster
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::KernelKill(args) => node::run("kernel-kill", args, Beside::Others),
         Bench::Hogs(args) => node::run("hogs", args, Beside::Stressors),
         Bench::Idle(args) => node::run("idle", args, Beside::Others),
+        Bench::Disk(args) => node::run("disk", args, Beside::Nothing),
         Bench::Skeleton(args) => node::run("skeleton", args, Beside::Nothing),
         Bench::Api(args) => node::run("api", args, Beside::Kubernetes),
     }

@@ -9,6 +9,7 @@ mod api;
 mod arena;
 mod case;
 mod cost;
+mod disk;
 mod hogs;
 mod idle;
 mod kernel_kill;
@@ -102,6 +103,18 @@ enum Bench {
         #[arg(long)]
         alone: bool,
     },
+    /// Crossing of a disk's threshold to the decision, and what watching disks costs
+    Disk {
+        /// Crossings of each case
+        #[arg(long, default_value_t = 10)]
+        runs: usize,
+        /// Measurements of writes near a threshold, each between two without the agent
+        #[arg(long, default_value_t = 12)]
+        pairs: usize,
+        /// How long the calm agent is watched
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        seconds: u64,
+    },
     /// Reaction, idle cost and size in short
     Skeleton {
         /// Crossings by fresh pages
@@ -134,6 +147,7 @@ fn run(args: &Args) -> Result<()> {
         Bench::Reaction { .. } => "reaction",
         Bench::KernelKill { .. } => "reflex",
         Bench::Idle { .. } => "idle",
+        Bench::Disk { .. } => "disk",
         Bench::Skeleton { .. } => "skeleton",
         Bench::Api(_) => "api",
         Bench::Hogs { .. } => "hogs",
@@ -151,6 +165,7 @@ fn run(args: &Args) -> Result<()> {
             let rows = idle::measure(&stage, *seconds, !alone)?;
             stage.keep(rows)?;
         }
+        Bench::Disk { runs, pairs, seconds } => disk::run(&mut stage, *runs, *pairs, *seconds)?,
         Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
         Bench::Api(counts) => api::run(&mut stage, counts)?,
         Bench::Inside(_) | Bench::BesideEarlyoom(_) => {}

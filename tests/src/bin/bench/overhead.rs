@@ -313,13 +313,13 @@ struct Shares {
 }
 
 /// What the processor has spent on a go of a task.
-fn cpu_ns(task: &mut Workload) -> Result<f64> {
+pub(crate) fn cpu_ns(task: &mut Workload) -> Result<f64> {
     let measured = task.wait_event("measured")?;
     measured["cpu_ns"].as_f64().context("a measurement has no figure")
 }
 
 /// By how much a figure is above the mean of those before and after it.
-fn percent(with: f64, before: f64, after: f64) -> f64 {
+pub(crate) fn percent(with: f64, before: f64, after: f64) -> f64 {
     (with / ((before + after) / 2.0) - 1.0) * 100.0
 }
 

@@ -111,6 +111,9 @@ pub(crate) enum Mode {
         /// How often
         #[arg(long)]
         count: u32,
+        /// Where files go: default the temporary folder
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Hold the lock (flock) of a directory
     Lock {
@@ -155,6 +158,8 @@ pub(crate) enum Task {
     Fault,
     /// Fork, exec and wait
     Fork,
+    /// A write of 64 KiB into the page cache
+    Write,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

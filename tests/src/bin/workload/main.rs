@@ -140,7 +140,7 @@ fn run(cli: Cli) -> Result<()> {
             disk::create(&dir, max, rate, stamps)?;
             rest();
         }
-        Mode::Measure { what, count } => measure::run(what, count)?,
+        Mode::Measure { what, count, dir } => measure::run(what, count, dir.as_deref())?,
         Mode::Lock { dir } => {
             let folder = File::open(&dir).with_context(|| format!("open {}", dir.display()))?;
             flock(&folder, FlockOperation::NonBlockingLockExclusive)

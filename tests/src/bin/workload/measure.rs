@@ -1,6 +1,9 @@
 //! What page faults and processes cost: the time that the processor spends on them, whoever else
 //! wants it meanwhile.
 
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,13 +18,19 @@ const REGION: u64 = 8 << 20;
 const PAGE: u64 = 4096;
 
 /// One measurement for each line that comes.
-pub(crate) fn run(what: Task, count: u32) -> Result<()> {
+pub(crate) fn run(what: Task, count: u32, dir: Option<&Path>) -> Result<()> {
+    let mut file = match dir {
+        Some(dir) => tempfile::tempfile_in(dir),
+        None => tempfile::tempfile(),
+    }
+    .context("make a file")?;
     for line in std::io::stdin().lines() {
         line.context("wait for a line")?;
         let before = spent()?;
         match what {
             Task::Fault => fault(count)?,
             Task::Fork => (0..count).try_for_each(|_| fork())?,
+            Task::Write => write(&mut file, count)?,
         }
         say("measured", &[("cpu_ns", spent()?.saturating_sub(before))]);
     }
@@ -34,6 +43,16 @@ fn fault(count: u32) -> Result<()> {
         Anonymous::map(REGION, Pages::Small)?.touch(0, REGION)?;
     }
     Ok(())
+}
+
+/// Writes, and gives everything back.
+fn write(file: &mut File, count: u32) -> Result<()> {
+    let block = vec![0x5a; 64 << 10];
+    for _ in 0..count {
+        file.write_all(&block).context("write")?;
+    }
+    file.rewind().context("rewind a file")?;
+    file.set_len(0).context("empty a file")
 }
 
 /// A process that does next to nothing.

@@ -1,0 +1,350 @@
+//! From the crossing of a threshold on a disk to the decision: with the hooks, by the timer alone, and by polls of
+//! statfs, which is how the kubelet sees it. And what that costs writers and a calm node.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use serde_json::json;
+use tests::agent::{self, Agent, GUARD};
+use tests::bench::row::{Goal, Row};
+use tests::clock;
+use tests::file_system::{FileSystem, Kind};
+use tests::node::{MIB, Node, PodSpec};
+use tests::stamps::Record;
+use tests::workload::Workload;
+
+use crate::cost::Watched;
+use crate::idle::MOST_PODS;
+use crate::overhead::{cpu_ns, percent};
+use crate::stage::Stage;
+
+const DISK: u64 = 1536 * MIB;
+/// A bound for what runs here: page cache must not be short.
+const MEMORY: u64 = 8192 * MIB;
+const VOLUME: &str = "scratch";
+/// The hooks that are attached all the time: without them the timer is alone.
+const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
+/// What is left of the agent's start is not measured.
+const SETTLE: Duration = Duration::from_millis(400);
+/// The dense hook is attached at this headroom; one go of the writer takes less.
+const NEAR: u64 = 48 * MIB;
+/// 64 KiB each.
+const BLOCKS: &str = "256";
+const GOES: usize = 12;
+/// A full sample falls into each.
+const PIECE: Duration = Duration::from_secs(10);
+
+/// What crosses the threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Write,
+    Create,
+    Allocate,
+    /// Of a volume with a limit, not of the disk.
+    Limit,
+}
+
+impl Load {
+    const ALL: [Self; 4] = [Self::Write, Self::Create, Self::Allocate, Self::Limit];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Write => "ext4, 1 GB/s",
+            Self::Create => "ext4, inode bomb",
+            Self::Allocate => "ext4, fallocate",
+            Self::Limit => "ext4, emptyDir over its limit",
+        }
+    }
+
+    fn signal(self) -> &'static str {
+        if self == Self::Create { "nodefs.inodesFree" } else { "nodefs.available" }
+    }
+
+    /// How much is left before it begins.
+    fn headroom(self) -> u64 {
+        match self {
+            Self::Write | Self::Allocate => 256 * MIB,
+            Self::Create => 20_000,
+            Self::Limit => 1024 * MIB,
+        }
+    }
+
+    fn left(self, path: &Path) -> Result<u64> {
+        let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        Ok(if self == Self::Create { stat.f_ffree } else { stat.f_bavail * stat.f_frsize })
+    }
+}
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Hooks,
+    Timer,
+    Poll(Duration),
+}
+
+impl Means {
+    const ALL: [Self; 4] =
+        [Self::Hooks, Self::Timer, Self::Poll(Duration::from_secs(1)), Self::Poll(Duration::from_secs(10))];
+
+    /// Polls that come late take long.
+    fn runs(self, runs: usize) -> usize {
+        if self == Self::Poll(Duration::from_secs(10)) { runs.min(3) } else { runs }
+    }
+}
+
+/// How late a decision was, microseconds, and how much was taken beyond the threshold by then.
+struct Crossing {
+    late_us: f64,
+    beyond: f64,
+}
+
+pub(crate) fn run(stage: &mut Stage, runs: usize, pairs: usize, seconds: u64) -> Result<()> {
+    stage.begin(None)?;
+    for load in Load::ALL.into_iter().filter(|load| stage.wants(load.name())).collect::<Vec<_>>() {
+        for means in Means::ALL {
+            if load == Load::Limit && means != Means::Hooks {
+                continue;
+            }
+            let mut crossings = Vec::new();
+            for run in 0..means.runs(if load == Load::Limit { runs.min(3) } else { runs }) {
+                let which = || format!("{}, {means:?}, run {}", load.name(), run + 1);
+                crossings.push(cross(stage, load, means).with_context(which)?);
+            }
+            stage.tell(&format!("{}, {means:?}: {} crossings", load.name(), crossings.len()));
+            stage.keep(rows(load, means, &crossings))?;
+        }
+    }
+    if stage.wants("near") {
+        let slowdowns = slowdowns(stage, pairs)?;
+        stage.keep(slowdowns)?;
+    }
+    if stage.wants("calm") {
+        let rows = calm(stage, seconds)?;
+        stage.keep(rows)?;
+    }
+    Ok(())
+}
+
+fn rows(load: Load, means: Means, crossings: &[Crossing]) -> Vec<Row> {
+    let case = match means {
+        Means::Timer => format!("{}, timer alone", load.name()),
+        Means::Hooks | Means::Poll(_) => load.name().to_owned(),
+    };
+    let late = crossings.iter().map(|it| it.late_us).collect();
+    let mut late = Row::new(case.clone(), "crossing to decision", "us", late);
+    let n = crossings.len();
+    late = match (load, means) {
+        (_, Means::Poll(_)) => late,
+        (Load::Write, Means::Hooks) => late.goal(Goal::Stamp { n, p50: 500.0, p99: 3000.0 }),
+        (Load::Write, Means::Timer) => late.goal(Goal::Stamp { n, p50: 2500.0, p99: 5000.0 }),
+        (Load::Limit, _) => late.goal(Goal::Max(50_000.0)),
+        (Load::Create, _) => late,
+        (Load::Allocate, _) => late.goal(Goal::Max(2000.0)),
+    };
+    let mut rows = vec![late];
+    if matches!(load, Load::Write | Load::Create) {
+        let (unit, by, most) = match (load, means) {
+            (Load::Create, _) => ("inodes", 1.0, 100.0),
+            (_, Means::Hooks) => ("MiB", MIB as f64, 1.0),
+            _ => ("MiB", MIB as f64, 4.0),
+        };
+        let beyond = crossings.iter().map(|it| it.beyond / by).collect();
+        let beyond = Row::new(case, "overshoot at decision", unit, beyond);
+        rows.push(if matches!(means, Means::Poll(_)) { beyond } else { beyond.goal(Goal::Max(most)) });
+    }
+    match means {
+        Means::Poll(period) => {
+            let name = format!("poll each {} s", period.as_secs());
+            rows.into_iter().map(|row| row.program(&name)).collect()
+        }
+        Means::Hooks | Means::Timer => rows,
+    }
+}
+
+/// A node whose nodefs is a file system of its own.
+struct Site {
+    // What runs in the groups ends before they go.
+    node: Node,
+    disk: FileSystem,
+}
+
+impl Site {
+    fn new(pods: usize, limit_mib: Option<u64>) -> Result<Self> {
+        let disk = FileSystem::new(Kind::Ext4, DISK, "eviction-bench-disk")?;
+        let mut node = Node::new("bench", MEMORY, 4096)?;
+        for nth in 0..pods {
+            let spec = PodSpec::new("bench", format!("pod-{nth:03}"), &["main"], 8);
+            let index = node.add(PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..spec })?;
+            let path = disk.path().join("kubelet/pods").join(node.pods[index].uid());
+            fs::create_dir_all(path.join("volumes/kubernetes.io~empty-dir").join(VOLUME))
+                .context("make a volume")?;
+        }
+        Ok(Self { node, disk })
+    }
+
+    fn volume(&self, pod: usize) -> PathBuf {
+        let path = self.disk.path().join("kubelet/pods").join(self.node.pods[pod].uid());
+        path.join("volumes/kubernetes.io~empty-dir").join(VOLUME)
+    }
+
+    fn agent(&self, stage: &Stage, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
+        let kubelet = json!({"evictionHard": {signal: threshold.to_string()}});
+        let mut options = stage.options(&self.node, &kubelet)?;
+        options.action = "none";
+        options.config = Some(agent::at_the_line(&self.node)?);
+        let path = self.disk.path().display().to_string();
+        let root = self.disk.path().join("kubelet").display().to_string();
+        let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
+        options.more.extend(paths.into_iter().chain(more.iter().copied()).map(str::to_owned));
+        let agent = Agent::start(&options, &stage.interrupt)?;
+        stage.interrupt.sleep(SETTLE)?;
+        Ok(agent)
+    }
+}
+
+/// Who decides, at work.
+enum Watcher {
+    Agent(Agent),
+    Poll { decided: mpsc::Receiver<Result<u64>>, _end: mpsc::Sender<()> },
+}
+
+impl Watcher {
+    fn start(stage: &Stage, site: &Site, load: Load, means: Means, threshold: u64) -> Result<Self> {
+        let more: &[&str] = match means {
+            Means::Hooks => &[],
+            Means::Timer => &["--disable-backend", EXT4],
+            Means::Poll(period) => {
+                return Ok(Self::poll(site.disk.path().to_owned(), load, period, threshold));
+            }
+        };
+        Ok(Self::Agent(site.agent(stage, load.signal(), threshold, more)?))
+    }
+
+    /// Looks each so often. Where in its period the crossing finds it is chance.
+    fn poll(path: PathBuf, load: Load, period: Duration, threshold: u64) -> Self {
+        let (sender, decided) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+            let mut wait = Duration::from_nanos(clock::now() % period_ns);
+            while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                wait = period;
+                match load.left(&path) {
+                    Ok(left) if left >= threshold => {}
+                    looked => return drop(sender.send(looked.map(|_| clock::now()))),
+                }
+            }
+        });
+        Self::Poll { decided, _end: end }
+    }
+
+    /// When it decided.
+    fn decided(self) -> Result<u64> {
+        match self {
+            Self::Poll { decided, _end } => decided.recv_timeout(GUARD).context("the poll saw nothing")?,
+            Self::Agent(mut agent) => {
+                let is_decision = |event: &agent::Event| event.kind() == "eviction_decision";
+                let decision = agent.wait_for("a decision", GUARD, is_decision)?;
+                let at = decision.number("decided_mono_ns").context("a decision has no time")?;
+                agent.stop()?;
+                Ok(at)
+            }
+        }
+    }
+}
+
+/// One crossing on a file system of its own.
+fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
+    stage.interrupt.check()?;
+    let limit = (load == Load::Limit).then_some(8);
+    let site = Site::new(3, limit)?;
+    let volume = site.volume(0);
+    let before = load.left(site.disk.path())?;
+    let threshold = before - load.headroom();
+    let watcher = Watcher::start(stage, &site, load, means, threshold)?;
+    if matches!(load, Load::Allocate | Load::Limit) {
+        let bytes = if load == Load::Limit { 16 * MIB } else { load.headroom() + 64 * MIB };
+        let file = File::create_new(volume.join("file")).context("make a file")?;
+        let began = clock::now();
+        fallocate(&file, FallocateFlags::empty(), 0, bytes).context("allocate a file")?;
+        let late = watcher.decided()?.saturating_sub(began);
+        return Ok(Crossing { late_us: late as f64 / 1000.0, beyond: 0.0 });
+    }
+    let stamps = site.node.file("stamps-disk");
+    let file = volume.join("file");
+    let (rate, all) = ((1_000_000_000_u64).to_string(), before.to_string());
+    let stamped = stamps.display().to_string();
+    let place = if load == Load::Write { &file } else { &volume }.display().to_string();
+    let arguments: Vec<&str> = match load {
+        Load::Write => vec!["--stamps", &stamped, "write", "--file", &place, "--size", &all, "--rate", &rate],
+        _ => vec!["--stamps", &stamped, "create", "--dir", &place, "--max", &all],
+    };
+    let mut writer = Workload::start(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    let taken = load.left(site.disk.path())?;
+    writer.go()?;
+    let decided = watcher.decided()?;
+    drop(writer);
+    let record = Record::read(&stamps)?;
+    let headroom = taken - threshold;
+    let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
+    Ok(Crossing {
+        // The crossing is stamped after the write; a decision may come between the two.
+        late_us: decided.saturating_sub(crossed) as f64 / 1000.0,
+        beyond: record.bytes_at(decided).saturating_sub(headroom) as f64,
+    })
+}
+
+/// How much slower buffered writes are near a threshold, by processor time, and the noise of that.
+fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
+    let site = Site::new(1, None)?;
+    let place = site.volume(0).display().to_string();
+    let arguments = ["measure", "--what", "write", "--count", BLOCKS, "--dir", &place];
+    let mut writer = Workload::run(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    writer.wait_event("go")?;
+    let mut measure = || -> Result<f64> {
+        let mut best = f64::INFINITY;
+        for _ in 0..GOES {
+            writer.go()?;
+            best = best.min(cpu_ns(&mut writer)?);
+        }
+        Ok(best)
+    };
+    let threshold = Load::Write.left(site.disk.path())? - NEAR;
+    let (mut near, mut noise) = (Vec::new(), Vec::new());
+    measure()?;
+    for _ in 0..pairs {
+        let before = measure()?;
+        let agent = site.agent(stage, Load::Write.signal(), threshold, &[])?;
+        let with = measure()?;
+        agent.stop()?;
+        let (after, again, last) = (measure()?, measure()?, measure()?);
+        near.push(percent(with, before, after));
+        noise.push(percent(again, after, last));
+    }
+    let case = "ext4, 64 KiB writes, near";
+    Ok(vec![
+        Row::new(case, "slowdown", "%", near).goal(Goal::Median(6.0)),
+        Row::new(format!("{case}, A/A"), "slowdown", "%", noise),
+    ])
+}
+
+/// What a calm agent costs that watches a disk with pods on it.
+fn calm(stage: &Stage, seconds: u64) -> Result<Vec<Row>> {
+    let site = Site::new(MOST_PODS, None)?;
+    let threshold = Load::Write.left(site.disk.path())? / 10;
+    let agent = site.agent(stage, Load::Write.signal(), threshold, &[])?;
+    stage.interrupt.sleep(Duration::from_secs(12))?;
+    let mut watched = Watched::new(agent.pid())?;
+    for _ in 0..(seconds / PIECE.as_secs()).max(1) {
+        stage.interrupt.sleep(PIECE)?;
+        watched.look()?;
+    }
+    agent.stop()?;
+    let [rss, cpu, wakeups] = watched.rows(&format!("ext4, calm, {MOST_PODS} pods"));
+    Ok(vec![rss, cpu.goal(Goal::Mean(0.1)), wakeups])
+}
