@@ -17,13 +17,14 @@ use eviction_core::reading::Reading;
 use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
 use eviction_node::cgroup::files::{
     Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
-    parse_procs, parse_usage,
+    parse_usage,
 };
 use eviction_node::cgroup::hierarchy::parse_mounts;
 use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
 use eviction_node::proc::capabilities::parse_effective;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
+use eviction_node::proc::process::parse_procs;
 use eviction_node::proc::tasks::parse_task_count;
 use eviction_node::proc::vmstat::parse_oom_kills;
 use eviction_node::proc::watermarks::parse_kept_free;
@@ -80,12 +81,7 @@ pub fn cgroup_files(input: &[u8]) -> bool {
         2 => is_said(parse_memory_events(text).oom_kill, "oom_kill"),
         3 => is_said(parse_oom_control(text).under_oom, "under_oom"),
         4 => is_said(parse_pids_events(text), "max"),
-        5 => {
-            let mut pids = Vec::new();
-            let understood = parse_procs(text, &mut pids).is_ok();
-            assert!(pids.iter().all(|&pid| pid >= 0), "{pids:?}");
-            understood
-        }
+        5 => parse_procs(text).is_ok(),
         6 => parse_usage(text).is_ok(),
         7 => parse_limit(text).is_ok(),
         _ => {

@@ -82,7 +82,7 @@ fn told(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
 }
 
 #[test]
-fn a_rich_kernel_gets_the_best_rung_of_each_family() {
+fn a_rich_kernel_gets_the_best_method_of_each_class() {
     assert_eq!(
         told(&rich(), &BackendSelection::default()),
         [
@@ -168,7 +168,7 @@ fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
 }
 
 #[test]
-fn what_ranks_below_the_chosen_rung_is_no_reason() {
+fn what_ranks_below_the_chosen_method_is_no_reason() {
     let plans = plan(&rich(), &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.reason, "the preferred backend");
@@ -244,7 +244,7 @@ fn a_locked_down_kernel_is_asked_too() {
 }
 
 #[test]
-fn a_denied_rung_is_not_tried() {
+fn a_denied_method_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = BackendSelection { deny, ..BackendSelection::default() };
     assert_eq!(told(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
@@ -253,7 +253,7 @@ fn a_denied_rung_is_not_tried() {
 }
 
 #[test]
-fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
+fn a_method_that_is_asked_for_is_the_only_one_of_its_backends() {
     let only = |name: &str| BackendSelection { only: vec![name.to_owned()], ..BackendSelection::default() };
     let other = "another backend was requested";
     let told = |choice| told(&rich(), &choice);
@@ -267,7 +267,7 @@ fn a_rung_that_is_asked_for_is_the_only_one_of_its_ladder() {
 }
 
 #[test]
-fn rungs_are_named_apart_and_need_offsets_that_exist() {
+fn methods_are_named_apart_and_need_offsets_that_exist() {
     let names: Vec<_> = ATTACH_METHODS.iter().map(|method| method.name).collect();
     let mut apart = names.clone();
     apart.sort_unstable();

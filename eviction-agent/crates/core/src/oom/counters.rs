@@ -25,11 +25,6 @@ impl KillCounts {
         self.by[scope as usize][victim as usize]
     }
 
-    /// How many there were by a limit of this scope.
-    pub fn by_scope(&self, scope: LimitScope) -> u64 {
-        self.by[scope as usize].iter().sum()
-    }
-
     /// How many processes in all.
     pub fn total(&self) -> u64 {
         self.by.iter().flatten().sum()

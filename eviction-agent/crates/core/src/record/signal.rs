@@ -436,11 +436,6 @@ impl GrowthRecord {
 }
 
 impl ProposalRecord {
-    /// What a decision says of one, if it says something.
-    pub fn of_decision(decision: &Decision) -> Option<Self> {
-        decision.proposal.as_ref().map(Self::of)
-    }
-
     pub(super) fn of(state: &ProposalState) -> Self {
         match state {
             ProposalState::Unchanged => Self::Unchanged,

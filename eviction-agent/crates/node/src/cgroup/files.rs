@@ -139,31 +139,6 @@ pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
     max
 }
 
-/// `cgroup.procs`: process ids, appended to `pids`. A process outside the reader's process
-/// namespace is shown as 0 and only counted; the number of those is returned.
-pub fn parse_procs(text: &[u8], pids: &mut Vec<i32>) -> Result<usize, UnknownReason> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    let before = pids.len();
-    let mut foreign = 0;
-    let mut read = || {
-        for line in complete_lines(text)? {
-            match i32::try_from(parse_number(line)?) {
-                Ok(0) => foreign += 1,
-                Ok(pid) => pids.push(pid),
-                Err(_) => return Err(UnknownReason::Implausible),
-            }
-        }
-        Ok(())
-    };
-    if let Err(why) = read() {
-        pids.truncate(before);
-        return Err(why);
-    }
-    Ok(foreign)
-}
-
 /// A file of names separated by blanks, such as `cgroup.controllers`.
 pub fn has_word(text: &[u8], word: &[u8]) -> bool {
     text.split(|byte| byte.is_ascii_whitespace()).any(|found| found == word)
@@ -275,18 +250,6 @@ mod tests {
         assert_eq!(parse_oom_control(b"oom_kill 1").oom_kill, Unknown(UnknownReason::Unparsable));
     }
 
-    #[test]
-    fn procs() {
-        let mut pids = vec![1];
-        assert_eq!(parse_procs(b"", &mut pids), Ok(0));
-        assert_eq!(parse_procs(b"12\n0\n34\n0\n", &mut pids), Ok(2));
-        assert_eq!(pids, [1, 12, 34]);
-        for text in [&b"5\n12"[..], b"5\nx\n", b"5\n\n", b"5\n-3\n", b"5\n4294967296\n"] {
-            assert!(parse_procs(text, &mut pids).is_err(), "{text:?}");
-            assert_eq!(pids, [1, 12, 34], "nothing of a bad text is kept");
-        }
-    }
-
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes: Vec<u8>) {
@@ -296,7 +259,6 @@ mod tests {
             parse_memory_events(&bytes);
             parse_oom_control(&bytes);
             let _ = parse_limit(&bytes);
-            let _ = parse_procs(&bytes, &mut Vec::new());
         }
 
         #[test]

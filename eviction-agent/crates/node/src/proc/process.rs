@@ -69,11 +69,15 @@ pub fn is_gone(why: UnknownReason) -> bool {
 /// # Errors
 /// If `cgroup.procs` cannot be read or is not of its form.
 pub fn read_processes(group: &Path) -> Result<Vec<u32>, UnknownReason> {
-    let text = read_once(&group.join("cgroup.procs"), PROCS_LIMIT)?;
+    parse_procs(&read_once(&group.join("cgroup.procs"), PROCS_LIMIT)?)
+}
+
+/// `cgroup.procs`: process ids, 0 for each process outside the reader's process namespace.
+pub fn parse_procs(text: &[u8]) -> Result<Vec<u32>, UnknownReason> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    complete_lines(&text)?
+    complete_lines(text)?
         .map(|line| u32::try_from(parse_number(line)?).map_err(|_| UnknownReason::Implausible))
         .collect()
 }
@@ -152,15 +156,22 @@ mod tests {
     fn processes_of_a_group() {
         let group = tempfile::tempdir().unwrap();
         assert!(read_processes(group.path()).is_err());
-        for (text, expected) in [
-            ("", Ok(vec![])),
-            ("12\n0\n4194304\n", Ok(vec![12, 0, 4_194_304])),
-            ("12\n13", Err(UnknownReason::Unparsable)),
-            ("-1\n", Err(UnknownReason::Implausible)),
-            ("4294967296\n", Err(UnknownReason::Implausible)),
+        std::fs::write(group.path().join("cgroup.procs"), "12\n0\n4194304\n").unwrap();
+        assert_eq!(read_processes(group.path()), Ok(vec![12, 0, 4_194_304]));
+    }
+
+    #[test]
+    fn texts_of_processes() {
+        assert_eq!(parse_procs(b""), Ok(vec![]));
+        assert_eq!(parse_procs(b"12\n0\n4194304\n0\n"), Ok(vec![12, 0, 4_194_304, 0]));
+        for (text, why) in [
+            (&b"5\n12"[..], UnknownReason::Unparsable),
+            (b"5\nx\n", UnknownReason::Unparsable),
+            (b"5\n\n", UnknownReason::Unparsable),
+            (b"5\n-3\n", UnknownReason::Implausible),
+            (b"5\n4294967296\n", UnknownReason::Implausible),
         ] {
-            std::fs::write(group.path().join("cgroup.procs"), text).unwrap();
-            assert_eq!(read_processes(group.path()), expected, "{text:?}");
+            assert_eq!(parse_procs(text), Err(why), "{text:?}");
         }
     }
 
