@@ -9,6 +9,7 @@ pub mod binary;
 pub mod cgroup;
 pub mod clock;
 pub mod cluster;
+pub mod containerd;
 pub mod death;
 pub mod empty_program;
 pub mod fdinfo;

@@ -67,9 +67,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let promtool = promtool();
     // The tests that lack them say so.
     let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
-    // The tests that lack them say so.
-    if let Err(error) = setup::ensure(&[Need::FileSystems]) {
-        eprintln!("{error:#}");
+    for need in [Need::FileSystems, Need::Node] {
+        if let Err(error) = setup::ensure(&[need]) {
+            eprintln!("{error:#}");
+        }
     }
     for test in &built.tests {
         let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));

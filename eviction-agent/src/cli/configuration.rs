@@ -72,6 +72,10 @@ pub(super) struct ServiceArgs {
     /// of the address in the AgentConfiguration [default: 127.0.0.1:9095]
     #[arg(long, value_name = "ADDRESS", help_heading = "Output")]
     listen_address: Option<SocketAddr>,
+    /// Socket of the container runtime, for node reclaim with `eviction.nodeReclaim: CRI`. In place of
+    /// `reclaim.criSocket` of the AgentConfiguration [default: the kubelet's containerRuntimeEndpoint]
+    #[arg(long, value_name = "SOCKET", help_heading = "Policy")]
+    cri_socket: Option<String>,
 }
 
 /// What the node has.
@@ -173,7 +177,7 @@ impl ConfigurationArgs {
             kubelet_certificate_authority,
             kubelet_insecure_tls,
         } = kubelet;
-        let ServiceArgs { action, dry_run, listen_address } = service;
+        let ServiceArgs { action, dry_run, listen_address, cri_socket } = service;
         if let (Some(action @ (ActionArg::None | ActionArg::Kill)), Some(DryRunArg::Server)) =
             (action, dry_run)
         {
@@ -198,6 +202,7 @@ impl ConfigurationArgs {
             action: action.map(Into::into),
             dry_run: dry_run.map(Into::into),
             listen_address,
+            cri_socket,
             node,
         })
     }

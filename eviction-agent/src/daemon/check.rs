@@ -5,6 +5,7 @@ use std::path::Path;
 use eviction_bpf::preflight::{Fact, probe};
 use eviction_bpf::{BackendInfo, LoadOptions};
 use eviction_config::Capacities;
+use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
 use eviction_node::backend::BackendSelection;
@@ -20,7 +21,7 @@ use serde::Serialize;
 use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
 use crate::daemon::memory_notifier::MemoryNotifier;
-use crate::daemon::{cluster, realtime, startup};
+use crate::daemon::{cluster, realtime, reclaim, startup};
 use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use crate::telemetry::event_log::Backend;
@@ -56,8 +57,15 @@ pub fn check(
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
+    let mut reclaim = None;
     let configuration = match files.load() {
         Ok(configuration) => {
+            if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
+                match reclaim::config(&configuration.service.reclaim, true) {
+                    Ok(config) => reclaim = Some(config),
+                    Err(failure) => problems.extend(failure.into_causes()),
+                }
+            }
             // With `cluster` it is asked below, and for more.
             if cluster.is_none() && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref());
@@ -98,6 +106,7 @@ pub fn check(
         pods_source = Some(source);
         problems.extend(found);
     }
+    let cri = reclaim.map(|config| runtime.block_on(reclaim::probe(&config)));
     let facts = runtime.block_on(async {
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });
@@ -113,7 +122,7 @@ pub fn check(
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: sources.into_iter().map(startup::source_event).chain(pods_source).collect(),
+        sources: sources.into_iter().map(startup::source_event).chain(pods_source).chain(cri).collect(),
         facts,
         problems,
     })

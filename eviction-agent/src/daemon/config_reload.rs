@@ -45,7 +45,7 @@ struct ConfigBaseline {
 impl ConfigBaseline {
     fn of(configuration: &Configuration) -> Self {
         let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
-        Self { policy: policy.clone(), profile: *profile, service: *service }
+        Self { policy: policy.clone(), profile: *profile, service: service.clone() }
     }
 }
 
@@ -93,7 +93,7 @@ impl ConfigChange {
             return (configured, change(None));
         }
         tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
-        let (service, kubelet) = (configured.service, configured.kubelet.clone());
+        let (service, kubelet) = (configured.service.clone(), configured.kubelet.clone());
         let (settings, notes) = Default::default();
         let former = Configuration { policy, profile, service, kubelet, settings, notes };
         (former, change(Some(configured)))

@@ -12,7 +12,7 @@ use eviction_config::{
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
-use eviction_core::units::ThresholdValue;
+use eviction_core::units::{GoDuration, ThresholdValue};
 use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
 use kubelet::Kubelet;
@@ -49,6 +49,8 @@ pub struct ConfigurationFiles {
     pub dry_run: Option<DryRun>,
     /// Where HTTP is served, in the place of what it says.
     pub listen_address: Option<SocketAddr>,
+    /// Socket of the container runtime in the place of that of the AgentConfiguration.
+    pub cri_socket: Option<String>,
     /// What the node has, and whether a kubelet acts on it as well.
     pub node: NodeFacts,
 }
@@ -82,7 +84,7 @@ pub(crate) struct Configuration {
 }
 
 /// What takes effect at a start alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Service {
     pub(crate) action: ActionSettings,
     pub(crate) eviction_requests: EvictionRequests,
@@ -90,6 +92,18 @@ pub(crate) struct Service {
     pub(crate) metrics: MetricsSettings,
     pub(crate) server: Server,
     pub(crate) probes: Probes,
+    pub(crate) reclaim: Reclaim,
+}
+
+/// How node reclaim asks the container runtime.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Reclaim {
+    /// The socket: the agent's setting, else the kubelet's.
+    pub(crate) socket: Option<String>,
+    /// Patterns of images that stay.
+    pub(crate) keep_images: Vec<String>,
+    /// The kubelet's `imageMinimumGCAge`.
+    pub(crate) min_image_age: GoDuration,
 }
 
 impl Service {
@@ -102,6 +116,7 @@ impl Service {
             metrics,
             server,
             probes,
+            reclaim,
         } = self;
         let differs = [
             ("action", *action != other.action.action),
@@ -111,6 +126,7 @@ impl Service {
             ("metrics", *metrics != other.metrics),
             ("server", *server != other.server),
             ("probes", *probes != other.probes),
+            ("reclaim", *reclaim != other.reclaim),
         ];
         differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
@@ -140,7 +156,13 @@ impl ConfigurationFiles {
             }
         };
         let Kubelet { configuration, said, notes: asked } = kubelet;
-        let KubeletConfiguration { mut policy, settings, notes, .. } = configuration;
+        let KubeletConfiguration {
+            mut policy,
+            container_runtime_endpoint,
+            image_minimum_gc_age,
+            settings,
+            notes,
+        } = configuration;
         if agent.thresholds.source != ThresholdSource::Inline {
             policy.kubelet_thresholds = policy.thresholds.clone();
         }
@@ -164,6 +186,11 @@ impl ConfigurationFiles {
                 metrics: agent.metrics,
                 server: agent.server,
                 probes: agent.probes,
+                reclaim: Reclaim {
+                    socket: agent.reclaim.cri_socket.or(container_runtime_endpoint),
+                    keep_images: agent.reclaim.keep_images,
+                    min_image_age: image_minimum_gc_age,
+                },
             },
             kubelet: said,
             settings: agent.settings.into_iter().chain(settings).collect(),
@@ -207,6 +234,11 @@ impl ConfigurationFiles {
         if let Some(listen_address) = self.listen_address {
             agent.override_setting("server.listenAddress", listen_address.to_string(), |it| {
                 it.server = Server { listen_address };
+            });
+        }
+        if let Some(socket) = &self.cri_socket {
+            agent.override_setting("reclaim.criSocket", socket.clone(), |it| {
+                it.reclaim.cri_socket = Some(socket.clone());
             });
         }
         agent

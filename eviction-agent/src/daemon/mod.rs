@@ -28,6 +28,7 @@ pub(crate) mod oom_counters;
 pub(crate) mod pod_activity;
 pub(crate) mod pod_source;
 pub(crate) mod realtime;
+pub(crate) mod reclaim;
 pub(crate) mod startup;
 pub(crate) mod state;
 pub(crate) mod supervise;

@@ -8,6 +8,7 @@ use eviction_bpf::{BackendInfo, LoadOptions, online_cpus};
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::KernelKillMode::HardMemory;
+use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
@@ -31,7 +32,7 @@ use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
-use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, State, StateSender};
+use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender};
 use super::executors::{killer, rate_limits};
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
@@ -39,6 +40,7 @@ use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
 use super::realtime;
+use super::reclaim::{self, ReclaimParts};
 use super::state::{self, PersistedState, RestoredState};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
@@ -67,8 +69,6 @@ pub(crate) struct Plan {
     memory_capacity: Option<u64>,
     pid_capacity: Option<u64>,
     disks: FsPaths,
-    /// The pods are asked of a cluster: a kubelet acts on the same node.
-    beside_kubelet: bool,
     executor: Killer,
     outcomes: ResultChannels,
     /// For the main thread.
@@ -82,6 +82,7 @@ pub(crate) struct Plan {
     records: bool,
     load: LoadOptions,
     dry_run: bool,
+    pub(crate) reclaim: ReclaimParts,
 }
 
 impl Plan {
@@ -116,8 +117,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let watch = FileWatch::of(options.configuration.agent.as_deref());
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
-    let service = configuration.service;
-    let Service { action, eviction_requests, memory_limits: _, metrics: _, server: _, probes: _ } = service;
+    let service = configuration.service.clone();
+    let (action, eviction_requests) = (service.action, service.eviction_requests);
     let state_dir = options.state_dir(action);
     let (in_force, change) =
         ConfigChange::since(state_dir.clone(), configuration, watch, options.apply_config_now);
@@ -153,6 +154,9 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (keep, kept, recalled) = state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
+    let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
+    let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
+    let reclaim = ReclaimParts { config: reclaim, pods: None };
     let plan = Plan {
         policy,
         profile,
@@ -163,7 +167,6 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         memory_capacity,
         pid_capacity: options.pid_capacity,
         disks: options.disks.clone(),
-        beside_kubelet: options.cluster.is_some(),
         executor,
         outcomes,
         cluster,
@@ -174,6 +177,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         recalled,
         records: options.record.is_some(),
         dry_run: action.is_dry(),
+        reclaim,
         load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
     };
     Ok((plan, change))
@@ -246,7 +250,6 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         memory_capacity,
         pid_capacity,
         disks,
-        beside_kubelet,
         executor,
         outcomes,
         cluster: _,
@@ -258,6 +261,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         records,
         load: mut options,
         dry_run,
+        reclaim,
     } = plan;
     let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
     let file_systems = NodeFileSystems::find(&host, &disks, root.whole_machine);
@@ -268,6 +272,8 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
     sources.extend(sampler.info());
     let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
     let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
+    let whole_machine = sampler.root().whole_machine;
+    let reclaim = reclaim.open(|| NodeFileSystems::find(&host, &disks, whole_machine))?;
     let eyes = node_sampler(sampler, capacity, &host, &policy, file_systems);
     sources.extend(eyes.disks.info());
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -281,7 +287,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         pid_lines: ThresholdLevels::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::default(),
         engine: engine(policy, dry_run),
-        storage: pod_storage(&disks, &host, &eyes, beside_kubelet),
+        storage: pod_storage(&disks, &host, &eyes),
         eyes,
         roster,
         mains: ContainerInitTracker::new(&host.proc),
@@ -294,6 +300,7 @@ pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> 
         evictions,
         node,
         outcomes,
+        reclaim: ReclaimState::new(reclaim),
         notes,
         gauges,
         pulse,
@@ -335,8 +342,8 @@ fn node_sampler(
     eyes
 }
 
-fn pod_storage(disks: &FsPaths, host: &Host, sampler: &NodeSampler, beside_kubelet: bool) -> PodStorageWatch {
-    PodStorageWatch::new(disks.storage(host, sampler.sampler.root().whole_machine), beside_kubelet)
+fn pod_storage(disks: &FsPaths, host: &Host, sampler: &NodeSampler) -> PodStorageWatch {
+    PodStorageWatch::new(disks.storage(host, sampler.sampler.root().whole_machine))
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

@@ -6,6 +6,7 @@ mod kernel_kill;
 mod kube_api;
 mod line;
 mod memory_limit;
+mod node_reclaim;
 mod severity;
 mod task_alarm;
 mod text;
@@ -27,6 +28,8 @@ pub use kernel_kill::KernelKill;
 pub use kube_api::KubeApi;
 pub use line::{Line, SCHEMA_VERSION};
 pub use memory_limit::MemoryLimit;
+pub use node_reclaim::NodeReclaim;
+pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
 pub use severity::Severity;
 pub use task_alarm::TaskAlarm;
 
@@ -96,6 +99,8 @@ pub enum Event {
     TaskAlarm(TaskAlarm),
     /// A cgroup is near its memory limit, or no longer.
     MemoryLimit(MemoryLimit),
+    /// Images and containers were removed before pods are evicted, or that is left to the kubelet.
+    NodeReclaim(NodeReclaim),
     /// The API server became unreachable, or reachable again.
     KubeApi(KubeApi),
     /// The agent ends.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
 use crate::telemetry::metrics::{
-    AlarmLabels, BackendLabels, ConditionLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
+    AlarmLabels, BackendLabels, ConditionLabels, KindLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
     SignalLabels, SourceLabels, TypeLabels,
 };
 use eviction_core::node_conditions::pressure::CONDITIONS;
@@ -41,6 +41,9 @@ pub(crate) use files::SignalFiles;
 
 /// Sources without BPF programs whose backend may fail while running.
 const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
+
+/// What node reclaim removes.
+const REMOVED: [&str; 2] = ["images", "containers"];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct TelemetryExporter {
@@ -114,6 +117,12 @@ impl TelemetryExporter {
         }
         for result in ["released", "ended", "failed"] {
             metrics.process_mrelease.get_or_create(&ResultLabels { result });
+        }
+        for result in event_log::RECLAIM_RESULTS {
+            metrics.node_reclaims.get_or_create(&ResultLabels { result });
+        }
+        for kind in REMOVED {
+            metrics.node_reclaim_removed.get_or_create(&KindLabels { kind });
         }
         for alarm in ["fork_storm", "pids_limit"] {
             metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
@@ -287,6 +296,7 @@ impl TelemetryExporter {
             Event::TaskAlarm(alarm) => {
                 self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: alarm.alarm }).inc();
             }
+            Event::NodeReclaim(reclaim) => self.count_reclaimed(reclaim),
             Event::Backend(backend) => self.backend(backend),
             _ => {}
         }
@@ -315,6 +325,20 @@ impl TelemetryExporter {
             self.metrics.backend_failures.get_or_create(&now);
         }
         self.sources.push(now);
+    }
+
+    /// Counts what node reclaim removed; what a dry run lists is not removed.
+    fn count_reclaimed(&self, reclaim: &event_log::NodeReclaim) {
+        let result = reclaim.result;
+        self.metrics.node_reclaims.get_or_create(&ResultLabels { result }).inc();
+        if result == "listed" {
+            return;
+        }
+        let removed = [reclaim.image_count(), reclaim.containers.into()];
+        for (kind, count) in REMOVED.into_iter().zip(removed) {
+            self.metrics.node_reclaim_removed.get_or_create(&KindLabels { kind }).inc_by(count);
+        }
+        self.metrics.node_reclaim_freed.inc_by(reclaim.freed_bytes);
     }
 
     /// The losses are totals, so a dropped event loses none.

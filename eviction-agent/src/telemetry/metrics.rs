@@ -157,6 +157,12 @@ metrics! {
     Node state_writes: Family<ResultLabels, Counter> = "state_writes";
     /// Calls of process_mrelease for killed processes by their result.
     Node process_mrelease: Family<ResultLabels, Counter> = "process_mrelease";
+    /// Attempts to remove images and containers before pods are evicted for a disk, by their result.
+    Node node_reclaims: Family<ResultLabels, Counter> = "node_reclaims";
+    /// Images and containers that were removed before pods were evicted.
+    Node node_reclaim_removed: Family<KindLabels, Counter> = "node_reclaim_removed";
+    /// What the file system gained by these removals.
+    Node node_reclaim_freed: Counter = "node_reclaim_freed_bytes";
     /// OOM kills by the kernel, by whose limit was hit.
     Node oom_kills: Family<OomLabels, Counter> = "oom_kills";
     /// OOM kills that only the kernel's counters show, where no BPF program reports OOM kills.

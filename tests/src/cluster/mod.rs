@@ -35,7 +35,7 @@ pub mod node;
 mod objects;
 mod pki;
 mod place;
-mod program;
+pub(crate) mod program;
 pub mod proxy;
 mod stream;
 mod tls;

@@ -16,7 +16,7 @@ const QUOTED: usize = 6;
 
 /// A running program; killed when it goes out of scope, or when the thread ends that started it.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     name: &'static str,
     process: Process,
     log: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts it, with its output added to `<name>.log` in the folder.
-    pub(super) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = File::options()
             .create(true)
@@ -43,30 +43,30 @@ impl Program {
     }
 
     /// Fails if it has ended by itself.
-    pub(super) fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         match self.process.child().try_wait().context("look at a child")? {
             None => Ok(()),
             Some(status) => bail!("{} ended ({}); {}", self.name, describe(status), self.tail()),
         }
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         process::signal(self.pid(), signal)
     }
 
     /// Ends it the hard way, and waits until it is gone.
-    pub(super) fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         self.signal(Signal::KILL)?;
         self.process.wait().with_context(|| format!("end {}", self.name))?;
         Ok(())
     }
 
     /// How its log ends.
-    pub(super) fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let mut lines: Vec<&str> = text.lines().rev().take(QUOTED).collect();
@@ -77,7 +77,7 @@ impl Program {
 
 /// Ports that nobody listens on. Somebody else may take one before it is used; who starts a
 /// server tries again with others then.
-pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     // All are held until all are known, so that no two are the same.
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];

@@ -29,8 +29,8 @@ pub(crate) fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
 }
 
 /// A process in a pod that has a file of so many MiB in its volume.
-fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
-    let file = volume(disk, node, pod).join("file").display().to_string();
+pub(crate) fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
+    let file = volume(disk, node, pod).join(format!("{mib}-mib")).display().to_string();
     let group = &node.pods[pod].containers[0].group;
     let size = (mib * MIB).to_string();
     let arguments = ["write", "--file", &file, "--size", &size];

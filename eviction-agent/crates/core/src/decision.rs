@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::RaisedCondition;
-use super::disk_layout::{DiskLayout, Reclaim};
+use super::disk_layout::{DiskLayout, GarbageEstimate, Reclaim};
 use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
 use super::observation::Observations;
@@ -132,6 +132,9 @@ pub struct Evaluation {
     pub met: Vec<Met>,
     /// The one that drives the evaluation: its index in `thresholds`.
     pub driving: Option<u8>,
+    /// Node-level reclaim is left to the kubelet, which is expected to remove enough. Noted by who carries
+    /// out decisions: the engine does not wait by itself.
+    pub left_to_kubelet: Option<GarbageEstimate>,
     /// What was seen after node-level reclaim.
     pub observations_after_reclaim: Option<Box<Observations>>,
     /// The pods by rank, if they were ranked.

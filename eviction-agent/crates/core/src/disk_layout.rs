@@ -36,6 +36,15 @@ pub enum Reclaim {
     Images,
 }
 
+/// How much the kubelet is estimated to free by node-level reclaim, and how much is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GarbageEstimate {
+    /// Size of the images that no pod of the node names, in bytes.
+    pub unused_bytes: u64,
+    /// What is lacking to the threshold with its minimum reclaim, in bytes.
+    pub deficit_bytes: u64,
+}
+
 impl Reclaim {
     /// The name in scenario files and reports.
     pub const fn name(self) -> &'static str {

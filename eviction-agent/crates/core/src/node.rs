@@ -23,6 +23,17 @@ pub struct Node {
     pub kubelet_port: Option<u16>,
     /// `status.nodeInfo.bootID`, empty if absent.
     pub boot_id: Box<str>,
+    /// `status.images`: 50 of them, unless the kubelet is told otherwise.
+    pub images: Vec<ContainerImage>,
+}
+
+/// `v1.ContainerImage`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerImage {
+    /// `names`: tags and digests.
+    pub names: Vec<Box<str>>,
+    /// `sizeBytes`, as the runtime has it: of compressed content. Not negative.
+    pub size_bytes: u64,
 }
 
 /// `v1.Taint`, empty where absent.

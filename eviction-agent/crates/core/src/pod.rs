@@ -66,6 +66,10 @@ pub struct Pod {
     pub qos_class: Box<str>,
     /// Name by id of each container in the status, the id without the runtime's prefix.
     pub container_ids: Vec<(Box<str>, Box<str>)>,
+    /// Names and ids of its images, as its containers and volumes ask for them and as its statuses have them.
+    pub images: Vec<Box<str>>,
+    /// `status.phase` is `Succeeded` or `Failed`: none of its containers will run again.
+    pub finished: bool,
     /// `status.startTime`.
     pub start_time: Option<Timestamp>,
     /// `status.conditions`, in order.

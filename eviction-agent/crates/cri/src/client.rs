@@ -151,7 +151,12 @@ impl Client {
         Ok(Self { grpc })
     }
 
-    async fn call<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A, CriError>
+    pub(crate) async fn call<Q, A>(
+        &self,
+        method: &'static str,
+        path: &'static str,
+        request: Q,
+    ) -> Result<A, CriError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,

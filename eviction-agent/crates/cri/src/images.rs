@@ -100,6 +100,36 @@ pub fn names_of_containers(containers: &[Container]) -> ImageNames {
     names
 }
 
+/// Estimates the bytes of images that no pod names, from names and sizes as the Node object has them.
+pub fn unused_bytes<'a>(
+    images: impl IntoIterator<Item = (&'a [Box<str>], u64)>,
+    in_use: impl IntoIterator<Item = &'a str>,
+) -> u64 {
+    let in_use: BTreeSet<_> = in_use.into_iter().map(full_name).collect();
+    let is_unused = |names: &[Box<str>]| !names.iter().any(|name| in_use.contains(&full_name(name)));
+    images
+        .into_iter()
+        .filter(|(names, _)| is_unused(names))
+        .fold(0, |sum, (_, size)| sum.saturating_add(size))
+}
+
+/// The name as runtimes write it: with registry, repository and tag. An id stays as it is.
+fn full_name(name: &str) -> String {
+    if name.starts_with("sha256:") {
+        return name.to_owned();
+    }
+    let has_registry =
+        name.split_once('/').is_some_and(|(first, _)| first.contains(['.', ':']) || first == "localhost");
+    let registry = match (has_registry, name.contains('/')) {
+        (true, _) => "",
+        (false, true) => "docker.io/",
+        (false, false) => "docker.io/library/",
+    };
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let tag = if last.contains([':', '@']) { "" } else { ":latest" };
+    format!("{registry}{name}{tag}")
+}
+
 /// A name for people: the first tag, else the first digest, else the id.
 pub fn shown_name(image: &Image) -> &str {
     image.repo_tags.first().or(image.repo_digests.first()).unwrap_or(&image.id)
@@ -216,6 +246,23 @@ mod tests {
         let containers =
             [container("sha256:a", None, ""), container("", Some("b:1"), ""), container("", None, "c")];
         assert_eq!(names_of_containers(&containers), names(&["sha256:a", "b:1", "c"]));
+    }
+
+    #[test]
+    fn images_that_a_pod_names_are_not_unused() {
+        let images: [(&[Box<str>], u64); 4] = [
+            (&["docker.io/library/nginx@sha256:1".into(), "docker.io/library/nginx:latest".into()], 1),
+            (&["docker.io/team/app:v1".into()], 10),
+            (&["localhost:5000/tool:latest".into()], 100),
+            (&[], u64::MAX),
+        ];
+        let first = &images[..3];
+        let unused = |in_use: &[&'static str]| unused_bytes(first.iter().copied(), in_use.iter().copied());
+        assert_eq!(unused(&[]), 111);
+        assert_eq!(unused(&["nginx", "team/app:v1", "localhost:5000/tool"]), 0);
+        assert_eq!(unused(&["nginx@sha256:1", "team/app"]), 110);
+        assert_eq!(unused(&["nginx:1.27", "", "/", "sha256:1"]), 111);
+        assert_eq!(unused_bytes(images, []), u64::MAX);
     }
 
     #[test]

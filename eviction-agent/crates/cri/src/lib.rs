@@ -10,6 +10,8 @@ pub mod api;
 #[cfg(test)]
 mod api_tests;
 mod client;
+#[cfg(test)]
+mod containerd_tests;
 pub mod containers;
 #[cfg(test)]
 mod fake_runtime;

@@ -60,6 +60,17 @@ struct Status {
     daemon_endpoints: DaemonEndpoints,
     #[serde(deserialize_with = "nullable")]
     node_info: NodeInfo,
+    #[serde(deserialize_with = "nullable_list")]
+    images: Vec<ContainerImage>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerImage {
+    #[serde(deserialize_with = "nullable_list")]
+    names: Vec<Box<str>>,
+    #[serde(deserialize_with = "nullable")]
+    size_bytes: i64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -128,7 +139,7 @@ impl From<Node> for core::Node {
         let Node { metadata, spec, status } = node;
         let Metadata { name, uid, resource_version } = metadata;
         let Spec { unschedulable, taints } = spec;
-        let Status { conditions, addresses, daemon_endpoints, node_info } = status;
+        let Status { conditions, addresses, daemon_endpoints, node_info, images } = status;
         let internal = addresses.into_iter().find(|address| &*address.kind == "InternalIP");
         let port = daemon_endpoints.kubelet_endpoint.port;
         Self {
@@ -144,7 +155,14 @@ impl From<Node> for core::Node {
             internal_ip: internal.map(|address| address.address),
             kubelet_port: u16::try_from(port).ok().filter(|port| *port != 0),
             boot_id: node_info.boot_id,
+            images: images.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<ContainerImage> for core::ContainerImage {
+    fn from(ContainerImage { names, size_bytes }: ContainerImage) -> Self {
+        Self { names, size_bytes: u64::try_from(size_bytes).unwrap_or_default() }
     }
 }
 
@@ -161,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::parse_node;
-    use eviction_core::node::{Condition, Node, Taint};
+    use eviction_core::node::{Condition, ContainerImage, Node, Taint};
 
     #[test]
     fn everything_that_counts_is_read() {
@@ -172,7 +190,8 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True", "reason": "R", "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": null}],
                 "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.1.1.1"}],
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-                "nodeInfo": {"bootID": "b"}
+                "nodeInfo": {"bootID": "b"},
+                "images": [{"names": ["r/a@sha256:1", "r/a:1"], "sizeBytes": 7}, {"names": null, "sizeBytes": -1}]
             }
         });
         let expected = Node {
@@ -192,6 +211,10 @@ mod tests {
             internal_ip: Some("10.1.1.1".into()),
             kubelet_port: Some(10250),
             boot_id: "b".into(),
+            images: vec![
+                ContainerImage { names: vec!["r/a@sha256:1".into(), "r/a:1".into()], size_bytes: 7 },
+                ContainerImage::default(),
+            ],
         };
         assert_eq!(parse_node(node.to_string().as_bytes()), Ok(expected));
     }

@@ -221,6 +221,27 @@ async fn seed(
     commands.upgrade()?.send(Command::Seed(Box::new(seed))).await.ok()
 }
 
+/// Passes on the images that the node's object has, whenever they change.
+pub(crate) async fn send_images(
+    mut nodes: watch::Receiver<Arc<StoreView<Node>>>,
+    commands: mpsc::WeakSender<Command>,
+) {
+    let mut sent = Vec::new();
+    loop {
+        let images = nodes.borrow_and_update().objects.first().map(|node| node.images.clone());
+        if let Some(images) = images.filter(|images| *images != sent) {
+            sent.clone_from(&images);
+            let Some(commands) = commands.upgrade() else { return };
+            if commands.send(Command::Images(images)).await.is_err() {
+                return;
+            }
+        }
+        if nodes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// What `check` finds out about the cluster: the backend of the pods, and everything that would keep `run`
 /// from starting or from knowing them.
 pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<String>) {

@@ -19,6 +19,9 @@ mod pod_storage;
 mod policy;
 mod publish;
 mod rearm;
+mod reclaim;
+#[cfg(test)]
+mod reclaim_tests;
 mod record_copies;
 mod state;
 mod sync;
@@ -35,9 +38,11 @@ use tokio::sync::mpsc::Receiver;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
+use eviction_core::node::ContainerImage;
 use eviction_core::node_conditions::pressure::InitialConditions;
 use eviction_core::policy::Policy;
 use eviction_core::progress::KillUpdate;
+use eviction_cri::ReclaimReport;
 use eviction_kill::Killer;
 
 use super::cluster::{EvictionSender, NodeStatusSender};
@@ -63,6 +68,7 @@ use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
+pub(crate) use reclaim::ReclaimState;
 pub(crate) use state::State;
 
 /// What the slow side asks for.
@@ -72,6 +78,8 @@ pub(crate) enum Command {
     Pods(PodIndex),
     /// The node's object says this from before the start.
     Seed(Box<InitialConditions>),
+    /// The node's object has these images now.
+    Images(Vec<ContainerImage>),
     /// Whether the API server can be asked.
     ApiServer(ApiReachability),
     /// The configuration was changed to this.
@@ -87,6 +95,8 @@ pub(crate) enum Wake {
     Memory(Notification),
     EvictionResult(KillUpdate),
     PodStorage(StorageSample),
+    /// An attempt of node reclaim has ended; `None` if its thread has.
+    Reclaimed(Option<Box<ReclaimReport>>),
     Command(Command),
 }
 
@@ -96,6 +106,7 @@ impl Wake {
             Self::Memory(notification) => notification.trigger,
             Self::EvictionResult(_) => Trigger::EvictionResult,
             Self::PodStorage(_) => Trigger::PodStorage,
+            Self::Reclaimed(_) | Self::Command(Command::Images(_)) => Trigger::NodeReclaim,
             Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
             Self::Command(Command::Seed(_)) => Trigger::Start,
             Self::Command(Command::ApiServer(_)) => Trigger::KubeApi,
@@ -122,6 +133,7 @@ pub(crate) struct ControlLoop {
     /// Where the node's own object is kept.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) outcomes: Receiver<KillUpdate>,
+    pub(crate) reclaim: ReclaimState,
     pub(crate) notes: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gauges: Gauges,
@@ -184,6 +196,7 @@ impl ControlLoop {
             },
             Some(result) = self.outcomes.recv() => Wake::EvictionResult(result),
             Some(sample) = self.storage.samples.recv() => Wake::PodStorage(sample),
+            report = self.reclaim.report() => Wake::Reclaimed(report.map(Box::new)),
             notified = self.notifier.next() => {
                 Wake::Memory(notified.map_err(|error| Failure::because("wait for the timer", &error))?)
             }
@@ -231,6 +244,14 @@ impl ControlLoop {
                     return None;
                 }
                 None
+            }
+            Wake::Reclaimed(report) => {
+                self.take_reclaimed(report.map(|report| *report));
+                None
+            }
+            Wake::Command(Command::Images(images)) => {
+                self.reclaim.take_images(images);
+                return None;
             }
             Wake::Command(Command::Pods(roster)) => {
                 // It was made under the policy of the start.

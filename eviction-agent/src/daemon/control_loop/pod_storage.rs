@@ -27,9 +27,6 @@ const LIMITS_PACE: u64 = 50;
 /// remove, or somebody else's.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// How long the kubelet has for removing unused images and containers: it looks each 10 seconds.
-const RECLAIM: Duration = Duration::from_secs(15);
-
 /// The reading of pods' storage.
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
@@ -43,7 +40,6 @@ pub(crate) struct PodStorageWatch {
     /// When pods with limits are read next.
     limits_due_ns: u64,
     settled_ns: u64,
-    beside_kubelet: bool,
     /// The next sync is to hold the pods to their limits.
     pub(super) is_new: bool,
 }
@@ -55,8 +51,8 @@ enum Extent {
 }
 
 impl PodStorageWatch {
-    /// Starts the reader where there is something to be read. `beside_kubelet`: a kubelet acts on the same node.
-    pub(crate) fn new(paths: StoragePaths, beside_kubelet: bool) -> Self {
+    /// Starts the reader where there is something to be read.
+    pub(crate) fn new(paths: StoragePaths) -> Self {
         let (sender, samples) = channel(1);
         let is_readable = paths != StoragePaths::default();
         let reader = is_readable.then(|| StorageReader::start(paths, sender)).and_then(|started| {
@@ -72,7 +68,6 @@ impl PodStorageWatch {
             unmeasured: Parts::ALL,
             limits_due_ns: 0,
             settled_ns: 0,
-            beside_kubelet,
             is_new: false,
         }
     }
@@ -85,18 +80,11 @@ impl PodStorageWatch {
 }
 
 impl ControlLoop {
-    /// Whether garbage may be collected before a pod is evicted. Only a kubelet does that.
-    pub(super) fn waits_for_reclaim(&mut self) -> bool {
-        let now_ns = mono_ns();
-        let since_ns = *self.state.reclaim_since_ns.get_or_insert(now_ns);
-        self.storage.beside_kubelet && now_ns.saturating_sub(since_ns) < nanos(RECLAIM)
-    }
-
     /// Has the storage of all pods read if the decision lacks it.
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
         let cannot_rank =
             decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
-        if cannot_rank && mono_ns() >= self.storage.settled_ns {
+        if cannot_rank && !self.reclaim.is_awaited && mono_ns() >= self.storage.settled_ns {
             self.ask_for_storage(Extent::All);
         }
     }

@@ -33,8 +33,6 @@ pub(crate) struct State {
     /// When the tree was read last.
     pub(super) tree_read_ns: u64,
     pub(super) oom_groups: OomGroupCoalescer,
-    /// Since when a threshold of a disk waits for the kubelet's garbage collection.
-    pub(super) reclaim_since_ns: Option<u64>,
     /// Whether there is room for a pass over these pods.
     pub(super) rehearsed: bool,
     /// When the timer fires next.

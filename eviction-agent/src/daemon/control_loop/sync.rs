@@ -150,13 +150,7 @@ impl ControlLoop {
         if self.engine.wants_layout() {
             self.step(Input { at, event: Event::DiskLayout(Ok(self.eyes.disks.layout())) });
         }
-        let mut decision = self.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
-        if !decision.awaits_reclaim() {
-            self.state.reclaim_since_ns = None;
-        } else if !self.waits_for_reclaim() {
-            decision = self.step(Input { at, event: Event::Reclaimed(Err(UnknownReason::Absent)) });
-        }
-        decision
+        self.decide(at, snapshot)
     }
 
     pub(super) fn note_turn(&self, trigger: Trigger, at: Instant) {

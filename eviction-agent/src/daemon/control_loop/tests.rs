@@ -16,6 +16,7 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::{ApiResult, KillProgress, KillUpdate};
 use eviction_core::signal::Signal;
 use eviction_node::clock::mono_ns;
+use eviction_node::fs::FsPaths;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use serde_json::json;
@@ -44,12 +45,12 @@ const TURNS: usize = 40;
 /// So often a busy machine may let the timer be first each time.
 const TRIES: usize = 10;
 
-struct Rig {
-    reaction: ControlLoop,
+pub(super) struct Rig {
+    pub(super) reaction: ControlLoop,
     commands: mpsc::Receiver<Command>,
     _sender: mpsc::Sender<Command>,
-    notes: Receiver<TelemetryEvent>,
-    node: Node,
+    pub(super) notes: Receiver<TelemetryEvent>,
+    pub(super) node: Node,
 }
 
 /// A node with some pods, and the loop that watches it with what this kernel offers.
@@ -66,17 +67,23 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
         "evictionHard": {"memory.available": "64Mi", "pid.available": "20"},
         "enforceNodeAllocatable": ["pods"],
     });
+    let configuration = ConfigurationFiles {
+        kubelet: Some(node.write_config(&kubelet).unwrap()),
+        profile: Some(profile),
+        ..ConfigurationFiles::default()
+    };
+    Some(start(node, configuration, FsPaths::default(), records))
+}
+
+/// The loop on that node.
+pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPaths, records: bool) -> Rig {
     let pods = node.write_pods().unwrap();
     let options = Options {
-        configuration: ConfigurationFiles {
-            kubelet: Some(node.write_config(&kubelet).unwrap()),
-            profile: Some(profile),
-            ..ConfigurationFiles::default()
-        },
+        configuration,
         pods_file: Some(pods),
         cluster: None,
         cgroup_root: PathBuf::from(node.cgroup_root()),
-        disks: eviction_node::fs::FsPaths::default(),
+        disks,
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
@@ -99,18 +106,18 @@ fn rig(profile: Profile, records: bool) -> Option<Rig> {
     let roster = std::mem::take(&mut reaction.roster);
     reaction.take_pods(roster);
     reaction.look(Trigger::Start, None);
-    Some(Rig { reaction, commands, _sender: sender, notes, node })
+    Rig { reaction, commands, _sender: sender, notes, node }
 }
 
 impl Rig {
     /// One turn. What it asked the allocator for until the decision was made, and whether kills or
     /// ends of others came between: this machine is not ours alone.
-    async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
+    pub(super) async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
         let next = self.reaction.next(&mut self.commands);
         let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &wake {
             Wake::Memory(Notification { events, .. }) => !events.kills.is_empty(),
-            Wake::EvictionResult(_) | Wake::Command(_) => true,
+            Wake::EvictionResult(_) | Wake::Reclaimed(_) | Wake::Command(_) => true,
             Wake::PodStorage(_) => false,
         };
         let name = wake.trigger().name();
@@ -212,7 +219,7 @@ fn under_way(reaction: &ControlLoop, known: &KnownPod) -> StartedEviction {
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 

@@ -20,11 +20,13 @@ pub(crate) enum Trigger {
     PodStorage,
     /// A threshold on a file system was crossed.
     DiskThreshold,
+    /// An attempt of node reclaim has ended.
+    NodeReclaim,
 }
 
 impl Trigger {
     /// Each of them, in the order of their numbers.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Start,
         Self::Charge,
         Self::MemcgV1Threshold,
@@ -39,6 +41,7 @@ impl Trigger {
         Self::KubeApi,
         Self::PodStorage,
         Self::DiskThreshold,
+        Self::NodeReclaim,
     ];
 
     /// Returns its name in metrics and event lines.
@@ -58,6 +61,7 @@ impl Trigger {
             Self::KubeApi => "kube_api",
             Self::PodStorage => "pod_storage",
             Self::DiskThreshold => "disk_threshold",
+            Self::NodeReclaim => "node_reclaim",
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::Command;
 use crate::daemon::pod_source::PodSource;
+use crate::daemon::reclaim::{PodsOfNode, pods_of};
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
 use crate::daemon::{realtime, startup};
@@ -70,6 +71,8 @@ struct Daemon {
     metrics: Arc<Metrics>,
     signals: Signals,
     pods: PodSource,
+    /// The pods as node reclaim needs them.
+    node_pods: watch::Sender<PodsOfNode>,
     session: Option<KubeSession>,
     reachable: Option<watch::Receiver<bool>>,
     reload: Reload,
@@ -131,6 +134,9 @@ impl Daemon {
             Ok(pods) => {
                 begin_namespaces(&self.metrics, &pods);
                 self.state.pods_known.store(self.pods.are_known(), Ordering::Relaxed);
+                if self.node_pods.receiver_count() > 0 {
+                    drop(self.node_pods.send_replace(node_pods(&self.pods, &pods)));
+                }
                 self.command(Command::Pods(pods)).await;
             }
             Err(error) => self.publish(TelemetryEvent::PodsInvalid(error, self.clock.now())),
@@ -243,6 +249,11 @@ async fn reachability_change(reachable: &mut Option<watch::Receiver<bool>>) -> A
 /// Counters of evictions by namespace exist from the first pod of the namespace on.
 fn begin_namespaces(metrics: &Metrics, pods: &PodIndex) {
     pods.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
+}
+
+/// The pods as node reclaim needs them.
+fn node_pods(source: &PodSource, pods: &PodIndex) -> PodsOfNode {
+    if source.are_known() { pods_of(pods) } else { Err("they have not been listed yet".to_owned()) }
 }
 
 /// The signals that the main thread handles; SIGHUP is the configuration's.

@@ -11,10 +11,10 @@ use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use tokio::signal::unix::SignalKind;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::{Daemon, Signals, begin_namespaces, watch_signal};
+use super::{Daemon, Signals, begin_namespaces, node_pods, watch_signal};
 use crate::daemon::VERSION;
 use crate::daemon::cluster::{self, Exports};
 use crate::daemon::config_reload::{ConfigChange, Reload};
@@ -64,6 +64,8 @@ impl Daemon {
 
         let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan).await?;
         begin_namespaces(&metrics, &index);
+        let (node_pods, receiver) = watch::channel(node_pods(&pods, &index));
+        plan.reclaim.pods = Some(receiver);
         let applied = Arc::new(Notify::new());
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
@@ -78,7 +80,7 @@ impl Daemon {
             pulse: pulse.clone(),
             kept_free: watermarks(&plan)?,
         };
-        let (service, profile, pods_known) = (plan.service, plan.profile, index.known().len());
+        let (service, profile, pods_known) = (plan.service.clone(), plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(service.action, profile, ready, pods_known, listen);
         let watched = client.as_ref().zip(session.as_ref());
@@ -100,6 +102,9 @@ impl Daemon {
         let local_api =
             socket.zip(live).map(|(socket, live)| tokio::spawn(socket.serve(live, Arc::clone(&metrics))));
         let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
+        if let Some(session) = &session {
+            tokio::spawn(cluster::send_images(session.node(), control_loop.commands.downgrade()));
+        }
         if let Some(cluster) = cluster {
             cluster.start(session.as_ref(), control_loop.commands.downgrade(), written, &metrics);
         }
@@ -109,6 +114,7 @@ impl Daemon {
             metrics,
             signals,
             pods,
+            node_pods,
             session,
             reachable,
             reload: Reload::new(options.configuration, service, hangup, change),

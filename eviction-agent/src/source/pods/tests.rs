@@ -51,6 +51,34 @@ const FULL: &str = r#"{
   }
 }"#;
 
+/// Each name once, from wherever a pod has it.
+#[test]
+fn images_are_those_of_the_specification_and_of_the_status() {
+    let status = |image: &str, id: &str| json!({"name": "x", "image": image, "imageID": id});
+    let pod = json!({
+        "metadata": {"name": "p", "uid": "u"},
+        "spec": {
+            "containers": [{"name": "a", "image": "nginx"}, {"name": "b", "image": null}],
+            "initContainers": [{"name": "i", "image": "setup:1"}],
+            "ephemeralContainers": [{"name": "e", "image": "debug:1"}],
+            "volumes": [{"name": "v", "image": {"reference": "data:1"}}, {"name": "w", "image": {}}]
+        },
+        "status": {
+            "phase": "Succeeded",
+            "containerStatuses": [status("docker.io/library/nginx:latest", "sha256:a"), status("", "")],
+            "initContainerStatuses": [status("setup:1", "sha256:b")],
+            "ephemeralContainerStatuses": [status("debug:1", "sha256:c")]
+        }
+    });
+    let pod = parse_pod(pod.to_string().as_bytes()).unwrap();
+    let mut images: Vec<_> = pod.images.iter().map(|name| &**name).collect();
+    images.sort_unstable();
+    let nginx = "docker.io/library/nginx:latest";
+    let ids = ["sha256:a", "sha256:b", "sha256:c"];
+    assert_eq!(images, [&["data:1", "debug:1", nginx, "nginx", "setup:1"][..], &ids].concat());
+    assert!(pod.finished);
+}
+
 #[test]
 fn everything_that_counts_is_read() {
     let pod = parse_pod(FULL.as_bytes()).unwrap();

@@ -29,6 +29,8 @@ pub(super) fn write(pod: &Pod) -> Value {
         conditions: _,
         reason,
         ended: _,
+        images: _,
+        finished: _,
     } = pod;
     let owners = owner
         .iter()

@@ -49,6 +49,7 @@ impl Event {
                 _ => Info,
             },
             Self::MemoryLimit(limit) => or_info(limit.state == "near", Warning),
+            Self::NodeReclaim(reclaim) => or_info(["failed", "timed_out"].contains(&reclaim.result), Warning),
             Self::KubeApi(api) => or_info(api.state == "unreachable", Error),
             Self::Backend(_)
             | Self::EvictionDecision(_)

@@ -48,6 +48,7 @@ impl fmt::Display for Event {
             }
             Self::TaskAlarm(alarm) => alarm.fmt(f),
             Self::MemoryLimit(limit) => limit.fmt(f),
+            Self::NodeReclaim(reclaim) => reclaim.fmt(f),
             Self::KubeApi(api) => api.fmt(f),
             Self::Stopped(Stopped { reason }) => write!(f, "stopped: {reason}"),
         }

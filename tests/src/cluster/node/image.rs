@@ -35,7 +35,8 @@ impl Image {
         Self { links: &["sh", "sleep", "dd", "tail"], entrypoint, ..Self::of(name, busybox) }
     }
 
-    pub(super) fn pause(busybox: &Path) -> Self {
+    /// What each sandbox is made from.
+    pub fn pause(busybox: &Path) -> Self {
         Self::shell("pause", busybox, PAUSE)
     }
 
@@ -45,7 +46,10 @@ impl Image {
     }
 
     /// Packs it as an archive that `docker save` could have written.
-    pub(super) fn pack(&self, folder: &Path) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn pack(&self, folder: &Path) -> Result<PathBuf> {
         let Self { name, program, links, entrypoint } = self;
         let work = folder.join(format!("image-{name}"));
         let bin = work.join("root/bin");

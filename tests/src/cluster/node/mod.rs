@@ -15,8 +15,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 pub use image::Image;
-pub use programs::{FOLDER, Programs};
+pub use programs::{FOLDER, Programs, Runtime};
 use remains::Remains;
+pub(crate) use remains::{hierarchies, remove_groups};
 use settings::Settings;
 
 use super::Cluster;
@@ -133,7 +134,7 @@ impl Drop for RealNode {
 }
 
 /// Runs a program to its end; an error has what it said.
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_owned();
     let output = command.output().with_context(|| format!("run {}", name.display()))?;
     if !output.status.success() {

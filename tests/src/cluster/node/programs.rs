@@ -12,6 +12,12 @@ pub const FOLDER: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 #[derive(Clone, Debug)]
 pub struct Programs {
     kubelet: PathBuf,
+    runtime: Runtime,
+}
+
+/// containerd and what goes with it.
+#[derive(Clone, Debug)]
+pub struct Runtime {
     /// As `/` would have them.
     root: PathBuf,
     busybox: PathBuf,
@@ -24,6 +30,32 @@ impl Programs {
     /// Why not, as a sentence.
     pub fn find() -> Result<Self, String> {
         let kubelet = Binaries::find()?.program("kubelet");
+        if !kubelet.is_file() {
+            return Err(format!("there is no {}: `cargo xtask e2e` installs it", kubelet.display()));
+        }
+        Ok(Self { kubelet, runtime: Runtime::find()? })
+    }
+
+    /// busybox, linked statically: good for the image of a pod.
+    pub fn busybox(&self) -> &Path {
+        self.runtime.busybox()
+    }
+
+    pub(super) fn kubelet(&self) -> &Path {
+        &self.kubelet
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
+impl Runtime {
+    /// Finds them, and that they can be used here.
+    ///
+    /// # Errors
+    /// Why not, as a sentence.
+    pub fn find() -> Result<Self, String> {
         let root = match std::env::var_os(FOLDER) {
             Some(folder) => PathBuf::from(folder),
             None => std::env::var_os("XDG_CACHE_HOME")
@@ -32,14 +64,14 @@ impl Programs {
                 .ok_or("there is no home folder, and so no cache of programs")?
                 .join("eviction-agent/tools/node"),
         };
-        let found = Self { kubelet, root, busybox: PathBuf::from("/bin/busybox") };
-        for file in [&found.kubelet, &found.containerd(), &found.root.join("usr/sbin/runc"), &found.busybox] {
+        let found = Self { root, busybox: PathBuf::from("/bin/busybox") };
+        for file in [&found.containerd(), &found.root.join("usr/sbin/runc"), &found.busybox] {
             if !file.is_file() {
                 return Err(format!("there is no {}: `cargo xtask e2e` installs it", file.display()));
             }
         }
         if !rustix::process::geteuid().is_root() {
-            return Err("a node takes root".to_owned());
+            return Err("a container runtime takes root".to_owned());
         }
         Ok(found)
     }
@@ -49,25 +81,21 @@ impl Programs {
         &self.busybox
     }
 
-    pub(super) fn kubelet(&self) -> &Path {
-        &self.kubelet
-    }
-
-    pub(super) fn containerd(&self) -> PathBuf {
+    pub(crate) fn containerd(&self) -> PathBuf {
         self.root.join("usr/bin/containerd")
     }
 
-    pub(super) fn ctr(&self) -> PathBuf {
+    pub(crate) fn ctr(&self) -> PathBuf {
         self.root.join("usr/bin/ctr")
     }
 
     /// The network plugins.
-    pub(super) fn plugins(&self) -> PathBuf {
+    pub(crate) fn plugins(&self) -> PathBuf {
         self.root.join("usr/lib/cni")
     }
 
     /// Where containerd looks for its shim and for runc, before the machine's own.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         let root = self.root.display();
         format!("{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin")
     }

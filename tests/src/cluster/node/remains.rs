@@ -167,7 +167,7 @@ impl Remains {
 }
 
 /// The mount points of all cgroup hierarchies.
-fn hierarchies() -> Result<Vec<PathBuf>> {
+pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
     let root = PathBuf::from(CGROUPS);
     if root.join("cgroup.controllers").exists() {
         return Ok(vec![root]);
@@ -194,7 +194,7 @@ fn procs(group: &Path) -> Vec<u32> {
 }
 
 /// A group that still has processes stays: it is somebody else's.
-fn remove_groups(group: &Path) {
+pub(crate) fn remove_groups(group: &Path) {
     for group in groups(group).iter().rev() {
         let _ = fs::remove_dir(group);
     }

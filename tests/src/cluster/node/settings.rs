@@ -93,7 +93,7 @@ impl Settings {
     }
 
     fn containerd_config(&self) -> String {
-        let (folder, plugins) = (self.folder.display(), self.programs.plugins());
+        let (folder, plugins) = (self.folder.display(), self.programs.runtime().plugins());
         // Where CAP_SYS_RESOURCE is missing runc could not raise what it inherits: oom_score_adj is
         // restricted to what is allowed.
         format!(
@@ -126,14 +126,14 @@ impl Settings {
         command
             .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
             .arg(group.join("cgroup.procs"))
-            .arg(self.programs.containerd())
+            .arg(self.programs.runtime().containerd())
             .arg("--config=containerd.toml")
-            .env("PATH", self.programs.path());
+            .env("PATH", self.programs.runtime().path());
         command
     }
 
     pub(super) fn ctr(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.programs.ctr());
+        let mut command = Command::new(self.programs.runtime().ctr());
         command.arg("--address").arg(self.folder.join("containerd.sock")).args(arguments);
         command
     }

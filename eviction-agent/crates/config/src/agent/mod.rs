@@ -53,6 +53,7 @@ pub use settings::MemoryLimits;
 pub use settings::MetricsSettings;
 pub use settings::PodMetrics;
 pub use settings::Probes;
+pub use settings::ReclaimSettings;
 pub use settings::Server;
 pub use settings::ThresholdSettings;
 pub use settings::ThresholdSource;
@@ -87,6 +88,8 @@ pub struct AgentConfiguration {
     pub kernel_kill: KernelKillMode,
     /// How evictions are carried out, in either profile.
     pub eviction: EvictionSettings,
+    /// The container runtime, and which images stay.
+    pub reclaim: ReclaimSettings,
     /// Eviction requests to the API server.
     pub eviction_requests: EvictionRequests,
     /// Memory limits of pods, containers and the cgroups above them.

@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
 use serde_json::Value;
 
+use super::settings::ReclaimSettings;
 use crate::problem::{Problem, member, quoted};
 
 /// Numbers: the least and the most. The schema says the same.
@@ -23,6 +24,7 @@ pub(super) const RANGES: &[(&str, f64, f64)] = &[
 /// Durations: whether they may be zero. The schema says the same.
 pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("thresholds.inline.evictionPressureTransitionPeriod", true),
+    ("thresholds.inline.imageMinimumGCAge", true),
     ("probes.detachAfter", true),
     ("evictionRequests.timeout", false),
     ("evictionRequests.maxAge", false),
@@ -77,6 +79,7 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
         Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
         _ => Ok(()),
     });
+    texts(document, "reclaim.criSocket", problems, ReclaimSettings::check_socket);
     texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
         let is_known = ENFORCED.contains(&text);
         if is_known { Ok(()) } else { Err(format!("must be one of {}, got {text:?}", quoted(&ENFORCED))) }

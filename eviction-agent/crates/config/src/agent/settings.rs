@@ -280,6 +280,29 @@ pub enum PodMetrics {
     Off,
 }
 
+/// How unused images and dead containers are removed with `eviction.nodeReclaim: CRI`. A change takes
+/// effect at the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ReclaimSettings {
+    /// The socket of the container runtime, as `unix:///PATH` or an absolute path; by default the kubelet's
+    /// `containerRuntimeEndpoint`.
+    #[schemars(extend("format" = "cri-socket"))]
+    pub cri_socket: Option<String>,
+    /// Patterns of images that are never removed, by name or id; `*` stands for any text.
+    pub keep_images: Vec<String>,
+}
+
+impl ReclaimSettings {
+    /// Whether a text can name the socket of a container runtime.
+    pub(super) fn check_socket(text: &str) -> Result<(), String> {
+        match text.strip_prefix("unix://").unwrap_or(text).starts_with('/') {
+            true => Ok(()),
+            false => Err(format!("must be `unix:///PATH` or an absolute path, got {text:?}")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -47,13 +47,24 @@ pub struct KubeletFields {
     /// With `pods`, hard thresholds of memory hold for allocatable memory as well.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "list")]
     pub(super) enforce_node_allocatable: Option<Vec<String>>,
+    /// The socket of the container runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) container_runtime_endpoint: Option<String>,
+    /// How long an unused image stays at least.
+    #[serde(
+        rename = "imageMinimumGCAge",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "duration"
+    )]
+    #[schemars(with = "Option<String>", extend("format" = "duration"))]
+    pub(super) image_minimum_gc_age: Option<GoDuration>,
     /// The feature gates `KubeletSeparateDiskGC` and `PodLevelResources`.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "map")]
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
 }
 
 /// Their names in files.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 12] = [
     "evictionHard",
     "evictionSoft",
     "evictionSoftGracePeriod",
@@ -63,6 +74,8 @@ const NAMES: [&str; 10] = [
     "mergeDefaultEvictionSettings",
     "localStorageCapacityIsolation",
     "enforceNodeAllocatable",
+    "containerRuntimeEndpoint",
+    "imageMinimumGCAge",
     "featureGates",
 ];
 
@@ -101,6 +114,12 @@ impl KubeletFields {
     pub(super) fn pressure_transition_period(&self) -> GoDuration {
         let period = self.eviction_pressure_transition_period;
         period.filter(|period| *period != GoDuration::ZERO).unwrap_or(GoDuration::from_secs(300))
+    }
+
+    /// Absent or zero means two minutes.
+    pub(super) fn image_minimum_gc_age(&self) -> GoDuration {
+        let age = self.image_minimum_gc_age.filter(|age| *age != GoDuration::ZERO);
+        age.unwrap_or(GoDuration::from_secs(120))
     }
 
     /// Absent means the pods as a whole; an empty list means nothing.

@@ -35,6 +35,10 @@ const KIND: &str = "KubeletConfiguration";
 pub struct KubeletConfiguration {
     /// What the engine decides by.
     pub policy: Policy,
+    /// `containerRuntimeEndpoint`, if it is given.
+    pub container_runtime_endpoint: Option<String>,
+    /// `imageMinimumGCAge`.
+    pub image_minimum_gc_age: GoDuration,
     /// Every value that counts, and where it came from.
     pub settings: Vec<Setting>,
     /// What is accepted but will surprise.
@@ -113,6 +117,8 @@ fn finish(
     let policy = policy(&fields, thresholds);
     let surprises = collect(&fields, &policy).into_iter().map(&located);
     Ok(KubeletConfiguration {
+        container_runtime_endpoint: fields.container_runtime_endpoint.clone().filter(|it| !it.is_empty()),
+        image_minimum_gc_age: fields.image_minimum_gc_age(),
         settings: list(&fields, &policy, &origins),
         notes: notes.into_iter().map(&located).chain(surprises).collect(),
         policy,
@@ -214,9 +220,12 @@ fn list(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setti
         setting("evictionMaxPodGracePeriod", policy.max_pod_grace_period_seconds.to_string()),
         setting("localStorageCapacityIsolation", policy.local_storage_capacity_isolation.to_string()),
         setting("enforceNodeAllocatable", format!("[{}]", fields.enforced().join(", "))),
+        setting("imageMinimumGCAge", fields.image_minimum_gc_age().to_string()),
         setting("featureGates.KubeletSeparateDiskGC", policy.gates.separate_disk_gc.to_string()),
         setting("featureGates.PodLevelResources", policy.gates.pod_level_resources.to_string()),
     ]);
+    let endpoint = fields.container_runtime_endpoint.clone();
+    settings.extend(endpoint.map(|it| setting("containerRuntimeEndpoint", it)));
     settings
 }
 

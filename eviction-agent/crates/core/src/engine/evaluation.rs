@@ -44,6 +44,7 @@ impl Engine {
             context,
             met: self.pool.met.take(),
             driving: None,
+            left_to_kubelet: None,
             observations_after_reclaim: None,
             ranked: self.pool.ranked.take(),
             critical_pods: self.pool.pods.take(),

@@ -281,6 +281,11 @@ impl Engine {
         self.in_flight.all()
     }
 
+    /// Whether an evaluation waits for the end of node reclaim.
+    pub fn awaits_reclaim(&self) -> bool {
+        self.awaiting_reclaim.is_some()
+    }
+
     /// Whether nobody is to be looked for: the kubelet waits for its victims before it looks again, and
     /// nobody else goes before it is known what came of a request.
     pub fn is_waiting(&self, now: Timestamp) -> bool {

@@ -1,5 +1,6 @@
 //! One evaluation as text.
 
+use crate::disk_layout::GarbageEstimate;
 use crate::eviction::{Basis, EvaluationEnd, SkipReason, SkippedVictim};
 use crate::explain::text::{Style, Tone, count, pod, printable, with_unit};
 use crate::explain::{candidates, signals};
@@ -9,6 +10,7 @@ use crate::record::{
     InFlightRecord, SizingRecord,
 };
 use crate::signal::Resource;
+use crate::units::display_bytes;
 
 /// Width of the labels at the left.
 const LABEL: usize = 11;
@@ -77,6 +79,9 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
     let going = evicted_pods(&evaluation.evictions);
+    if evaluation.left_to_kubelet.is_some() && going.is_empty() {
+        return (Tone::Warning, format!("LEFT TO THE KUBELET{short}"));
+    }
     match evaluation.end {
         EvaluationEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
         EvaluationEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
@@ -146,6 +151,10 @@ fn named(evictions: &[&EvictionRecord]) -> String {
 
 /// What each signal that is short was before node-level reclaim, and after it.
 fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
+    if let Some(GarbageEstimate { unused_bytes, deficit_bytes }) = evaluation.left_to_kubelet {
+        let [unused, deficit] = [unused_bytes, deficit_bytes].map(|bytes| display_bytes(bytes.into()));
+        return vec![format!("left to the kubelet: {unused} of unused images for a deficit of {deficit}")];
+    }
     let after = evaluation.signals_after_reclaim.iter();
     let changed = after.filter(|after| {
         let met = |signal| evaluation.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());

@@ -24,6 +24,8 @@ pub struct EvictionSettings {
     /// agent ends its processes: beyond that all of them get SIGKILL at once. `0` turns it off.
     #[schemars(with = "String", extend("format" = "quantity"))]
     pub kill_on_growth: KillOnGrowth,
+    /// What removes unused images and dead containers before a pod is evicted for a disk.
+    pub node_reclaim: NodeReclaim,
 }
 
 impl Default for EvictionSettings {
@@ -35,8 +37,23 @@ impl Default for EvictionSettings {
             node_status: NodeStatusSettings::default(),
             when_api_server_down: WhenApiServerDown::default(),
             kill_on_growth: KillOnGrowth::default(),
+            node_reclaim: NodeReclaim::default(),
         }
     }
+}
+
+/// What removes unused images and dead containers when a disk is short, before a pod is evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NodeReclaim {
+    /// The kubelet, which does so when it evicts. Where the unused images of the node are estimated to be
+    /// enough, the agent leaves it to the kubelet for 15 seconds.
+    #[default]
+    Kubelet,
+    /// The agent, through the container runtime interface, and only as many as are needed.
+    #[serde(rename = "CRI")]
+    Cri,
+    /// Nothing: pods are evicted at once.
+    Off,
 }
 
 /// What is done with a victim of a hard memory threshold.

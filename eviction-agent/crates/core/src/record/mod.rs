@@ -25,7 +25,7 @@ pub use signal::{
 };
 
 use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
-use crate::disk_layout::Reclaim;
+use crate::disk_layout::{GarbageEstimate, Reclaim};
 use crate::eviction::EvaluationEnd;
 use crate::message;
 use crate::oom::{ContainerTerminated, OomUpdate};
@@ -124,6 +124,9 @@ pub struct EvaluationRecord {
     /// What garbage is to be collected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reclaim: Vec<Reclaim>,
+    /// That is left to the kubelet, which is expected to remove enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_to_kubelet: Option<GarbageEstimate>,
     /// The pods, the first to go first, with what they are ranked by.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateRecord>,
@@ -214,6 +217,7 @@ impl EvaluationRecord {
             in_flight: InFlightRecord::all(evaluation, decision.at),
             sizing: SizingRecord::all(evaluation),
             reclaim: reclaim.collect(),
+            left_to_kubelet: evaluation.left_to_kubelet,
             nearest: NearestRecord::of(&candidates),
             candidates,
             critical_pods: critical_pods(evaluation),

@@ -90,6 +90,7 @@ impl PodSample {
             context: SignalContext::default(),
             met: Vec::new(),
             driving: Some(0),
+            left_to_kubelet: None,
             observations_after_reclaim: None,
             ranked,
             critical_pods: Vec::new(),

@@ -68,6 +68,8 @@ struct Spec {
     containers: Vec<Container>,
     #[serde(deserialize_with = "nullable_list")]
     init_containers: Vec<Container>,
+    #[serde(deserialize_with = "nullable_list")]
+    ephemeral_containers: Vec<EphemeralContainer>,
     resources: Option<Resources>,
     #[serde(deserialize_with = "nullable")]
     overhead: Quantities,
@@ -85,8 +87,17 @@ struct Container {
     #[serde(deserialize_with = "nullable")]
     name: Box<str>,
     #[serde(deserialize_with = "nullable")]
+    image: Box<str>,
+    #[serde(deserialize_with = "nullable")]
     resources: Resources,
     restart_policy: Option<Box<str>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct EphemeralContainer {
+    #[serde(deserialize_with = "nullable")]
+    image: Box<str>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -107,6 +118,15 @@ struct Volume {
     git_repo: Option<IgnoredAny>,
     config_map: Option<IgnoredAny>,
     empty_dir: Option<EmptyDir>,
+    #[serde(deserialize_with = "nullable")]
+    image: ImageVolume,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ImageVolume {
+    #[serde(deserialize_with = "nullable")]
+    reference: Box<str>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -134,6 +154,8 @@ struct Toleration {
 #[serde(rename_all = "camelCase", default)]
 struct Status {
     #[serde(deserialize_with = "nullable")]
+    phase: Box<str>,
+    #[serde(deserialize_with = "nullable")]
     qos_class: Box<str>,
     #[serde(deserialize_with = "nullable")]
     reason: Box<str>,
@@ -144,6 +166,17 @@ struct Status {
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "nullable_list")]
     init_container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "nullable_list")]
+    ephemeral_container_statuses: Vec<ImageStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ImageStatus {
+    #[serde(deserialize_with = "nullable")]
+    image: Box<str>,
+    #[serde(rename = "imageID", deserialize_with = "nullable")]
+    image_id: Box<str>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -154,6 +187,10 @@ struct ContainerStatus {
     /// Of the form `containerd://ID`; empty until the container is made.
     #[serde(rename = "containerID", deserialize_with = "nullable")]
     container_id: Box<str>,
+    #[serde(deserialize_with = "nullable")]
+    image: Box<str>,
+    #[serde(rename = "imageID", deserialize_with = "nullable")]
+    image_id: Box<str>,
     #[serde(deserialize_with = "nullable")]
     state: ContainerState,
     #[serde(rename = "lastState", deserialize_with = "nullable")]
@@ -248,16 +285,35 @@ impl From<Pod> for core::Pod {
             termination_grace_period_seconds,
             containers,
             init_containers,
+            ephemeral_containers,
             resources,
             overhead,
             volumes,
             tolerations,
         } = spec;
-        let Status { qos_class, reason, start_time, conditions, container_statuses, init_container_statuses } =
-            status;
+        let Status {
+            phase,
+            qos_class,
+            reason,
+            start_time,
+            conditions,
+            container_statuses,
+            init_container_statuses,
+            ephemeral_container_statuses,
+        } = status;
         let (mut container_ids, mut ended) = (Vec::new(), Vec::new());
+        let mut images = Images::default();
+        containers.iter().chain(&init_containers).for_each(|it| images.add(&it.image));
+        ephemeral_containers.iter().for_each(|it| images.add(&it.image));
+        volumes.iter().for_each(|it| images.add(&it.image.reference));
+        for ImageStatus { image, image_id } in &ephemeral_container_statuses {
+            images.add(image);
+            images.add(image_id);
+        }
         for status in container_statuses.into_iter().chain(init_container_statuses) {
-            let ContainerStatus { name, container_id, state, last_state } = status;
+            let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;
+            images.add(&image);
+            images.add(&image_id);
             let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
             ended.extend(terminated.map(|terminated| terminated.of(&name)));
             if let Some(id) = without_runtime(&container_id) {
@@ -283,10 +339,24 @@ impl From<Pod> for core::Pod {
             tolerations: each(tolerations),
             qos_class,
             container_ids,
+            images: images.0,
+            finished: matches!(&*phase, "Succeeded" | "Failed"),
             start_time,
             conditions: each(conditions),
             reason,
             ended,
+        }
+    }
+}
+
+/// Names of images, each once.
+#[derive(Default)]
+struct Images(Vec<Box<str>>);
+
+impl Images {
+    fn add(&mut self, name: &str) {
+        if !name.is_empty() && !self.0.iter().any(|known| **known == *name) {
+            self.0.push(name.into());
         }
     }
 }
@@ -324,7 +394,7 @@ fn quantities(list: Quantities) -> core::ResourceList {
 
 impl From<Container> for core::Container {
     fn from(container: Container) -> Self {
-        let Container { name, resources, restart_policy } = container;
+        let Container { name, image: _, resources, restart_policy } = container;
         Self { name, resources: resources.into(), restartable: restart_policy.as_deref() == Some("Always") }
     }
 }
@@ -337,7 +407,7 @@ impl From<Resources> for core::Resources {
 
 impl From<Volume> for core::Volume {
     fn from(volume: Volume) -> Self {
-        let Volume { name, host_path, git_repo, config_map, empty_dir } = volume;
+        let Volume { name, host_path, git_repo, config_map, empty_dir, image: _ } = volume;
         Self {
             name,
             host_path: host_path.is_some(),

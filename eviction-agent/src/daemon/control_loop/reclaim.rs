@@ -1,0 +1,296 @@
+//! What is done before pods are evicted for a disk: one attempt to reclaim for each crossing.
+
+use std::sync::Arc;
+
+use eviction_core::decision::{Action, Decision, DecisionKind, Evaluation};
+use eviction_core::disk_layout::{GarbageEstimate, Reclaim};
+use eviction_core::eviction::EvaluationEnd;
+use eviction_core::input::{Event, Input};
+use eviction_core::node::ContainerImage;
+use eviction_core::policy::Threshold;
+use eviction_core::policy::eviction_settings::NodeReclaim;
+use eviction_core::reading::UnknownReason;
+use eviction_core::signal::{Resource, Signal, SignalSet};
+use eviction_core::snapshot::Snapshot;
+use eviction_core::time::Timestamp;
+use eviction_cri::images::unused_bytes;
+use eviction_cri::{ReclaimOrder, ReclaimReport, Space};
+
+use super::ControlLoop;
+use crate::daemon::reclaim::{ReclaimExecutor, ShortFs, WITHIN};
+use crate::telemetry::event_log;
+use crate::telemetry::queue::TelemetryEvent;
+use eviction_node::clock::mono_ns;
+
+/// How long the kubelet has from the crossing on: it synchronizes every ten seconds.
+const KUBELET_NS: u64 = 15_000_000_000;
+
+/// When an executor is given up that should have ended by itself.
+const GIVEN_UP_NS: u64 = WITHIN.as_nanos() as u64 + 2_000_000_000;
+
+/// What is known of reclaim from one sample to the next.
+#[derive(Debug, Default)]
+pub(crate) struct ReclaimState {
+    executor: Option<ReclaimExecutor>,
+    /// `status.images` of the Node object.
+    images: Vec<ContainerImage>,
+    /// Signals for which there was an attempt since their thresholds were met.
+    attempted: SignalSet,
+    pub(super) phase: Phase,
+    /// An attempt has just ended: the next sample is what it left.
+    has_ended: bool,
+    /// The last decision waits for an attempt: nobody goes before it ends.
+    pub(super) is_awaited: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    #[default]
+    Idle,
+    /// The executor is at it since then.
+    Running { signal: Signal, since_ns: u64 },
+    /// Left to the kubelet since then.
+    LeftToKubelet { signal: Signal, since_ns: u64, estimate: GarbageEstimate },
+}
+
+/// How a decision that waits for reclaim goes on.
+enum Next {
+    /// Nobody is evicted for this signal yet.
+    Wait,
+    /// Reclaim is over: this sample is what it left.
+    Done,
+    /// Nothing was tried.
+    Skip,
+}
+
+impl ReclaimState {
+    pub(crate) fn new(executor: Option<ReclaimExecutor>) -> Self {
+        Self { executor, ..Self::default() }
+    }
+
+    /// Waits for the end of an attempt. May be cancelled.
+    pub(super) async fn report(&mut self) -> Option<ReclaimReport> {
+        match &mut self.executor {
+            Some(executor) => executor.report().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn take_images(&mut self, images: Vec<ContainerImage>) {
+        self.images = images;
+    }
+
+    /// Forgets what was tried for signals whose thresholds are met no more.
+    fn forget_resolved(&mut self, evaluation: &Evaluation) {
+        let mut still = SignalSet::EMPTY;
+        for signal in evaluation.met.iter().filter_map(|met| evaluation.signal_of(met.threshold)) {
+            if self.attempted.contains(signal) {
+                still.insert(signal);
+            }
+        }
+        self.attempted = still;
+        if let Phase::LeftToKubelet { signal, .. } = self.phase
+            && !evaluation.met.iter().any(|met| evaluation.signal_of(met.threshold) == Some(signal))
+        {
+            self.phase = Phase::Idle;
+        }
+    }
+}
+
+impl ControlLoop {
+    /// Lets the engine decide on a sample, with reclaim before evictions for a disk.
+    pub(super) fn decide(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
+        self.reclaim.is_awaited = false;
+        let goes_on = std::mem::take(&mut self.reclaim.has_ended) && self.engine.awaits_reclaim();
+        if goes_on {
+            return self.step(Input { at, event: Event::Reclaimed(Ok(Arc::clone(snapshot))) });
+        }
+        let mut decision = self.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
+        let DecisionKind::Evaluated(evaluation) = &mut decision.kind else { return decision };
+        self.reclaim.forget_resolved(evaluation);
+        let next = match evaluation.driving_signal() {
+            Some(signal) if is_short(evaluation, signal) => self.reclaim_for(evaluation, signal),
+            _ => return decision,
+        };
+        self.reclaim.is_awaited = matches!(next, Next::Wait);
+        if let (Next::Wait, Phase::LeftToKubelet { estimate, .. }) = (&next, self.reclaim.phase) {
+            evaluation.left_to_kubelet = Some(estimate);
+        }
+        let evicts = |action: &Action| matches!(action, Action::Evict(_) | Action::ShortenGrace(_));
+        // Who goes for a limit goes first; the next sample is about the threshold again.
+        if !decision.awaits_reclaim() || decision.actions.iter().any(evicts) {
+            return decision;
+        }
+        let answer = match next {
+            Next::Wait => return decision,
+            Next::Done => Ok(Arc::clone(snapshot)),
+            Next::Skip => Err(UnknownReason::Absent),
+        };
+        self.engine.recycle(decision);
+        self.step(Input { at, event: Event::Reclaimed(answer) })
+    }
+
+    fn reclaim_for(&mut self, evaluation: &Evaluation, signal: Signal) -> Next {
+        if self.reclaim.attempted.contains(signal) {
+            return Next::Done;
+        }
+        match (self.engine.policy().eviction.node_reclaim, self.reclaim.phase) {
+            (_, Phase::Running { signal, since_ns }) => self.wait_for_executor(signal, since_ns),
+            (NodeReclaim::Off, _) => Next::Skip,
+            (NodeReclaim::Kubelet, phase) => self.leave_to_kubelet(evaluation, signal, phase),
+            (NodeReclaim::Cri, _) => self.begin_reclaim(evaluation, signal),
+        }
+    }
+
+    /// Waits for the executor, which has a time limit; but not for one that hangs in the kernel.
+    fn wait_for_executor(&mut self, signal: Signal, since_ns: u64) -> Next {
+        if mono_ns() < since_ns.saturating_add(GIVEN_UP_NS) {
+            return Next::Wait;
+        }
+        self.lose_executor(signal, "the thread of node reclaim does not answer");
+        Next::Done
+    }
+
+    /// Without the executor pods are evicted at once.
+    fn lose_executor(&mut self, signal: Signal, why: &str) {
+        self.reclaim.executor = None;
+        self.reclaim.phase = Phase::Idle;
+        self.reclaim.attempted.insert(signal);
+        self.tell_reclaim(event_log::NodeReclaim::failed(signal, why.to_owned()));
+    }
+
+    /// Starts the executor, which removes what the decision asks for.
+    fn begin_reclaim(&mut self, evaluation: &Evaluation, signal: Signal) -> Next {
+        let Some(executor) = &self.reclaim.executor else {
+            let why = "no thread of node reclaim: `eviction.nodeReclaim: CRI` is turned on by a restart";
+            self.lose_executor(signal, why);
+            return Next::Skip;
+        };
+        let short = short_fs(signal);
+        let asks = |kind| evaluation.layout.reclaims(signal).contains(&kind);
+        let goal = goal(evaluation, short);
+        let order =
+            ReclaimOrder { containers: asks(Reclaim::Containers), images: asks(Reclaim::Images), goal };
+        if !executor.begin(order, short) {
+            self.lose_executor(signal, "the thread of node reclaim has ended");
+            return Next::Skip;
+        }
+        self.reclaim.phase = Phase::Running { signal, since_ns: mono_ns() };
+        Next::Wait
+    }
+
+    /// Waits for the kubelet where the node's unused images are estimated to be enough.
+    fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal, phase: Phase) -> Next {
+        let now_ns = mono_ns();
+        if let Phase::LeftToKubelet { signal: left, since_ns, .. } = phase {
+            if left == signal && now_ns < since_ns.saturating_add(KUBELET_NS) {
+                return Next::Wait;
+            }
+            self.reclaim.phase = Phase::Idle;
+            self.reclaim.attempted.insert(left);
+            if left == signal {
+                return Next::Done;
+            }
+        }
+        match self.estimate(evaluation, signal) {
+            Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
+                self.tell_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
+                self.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: now_ns, estimate };
+                Next::Wait
+            }
+            _ => {
+                self.reclaim.attempted.insert(signal);
+                Next::Skip
+            }
+        }
+    }
+
+    /// What the kubelet can remove, if it has a threshold of this signal. Of inodes nothing is known.
+    fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
+        let policy = self.engine.policy();
+        let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
+        let threshold = &evaluation.threshold(evaluation.driving?)?.threshold;
+        let seen = evaluation.observations.get(signal)?;
+        if !acts || signal.resource() != Resource::EphemeralStorage {
+            return None;
+        }
+        let deficit = resolved_at(threshold, seen.capacity).saturating_sub(seen.available);
+        let deficit_bytes = u64::try_from(deficit).unwrap_or_default().max(1);
+        Some(GarbageEstimate { unused_bytes: self.unused_image_bytes(), deficit_bytes })
+    }
+
+    fn unused_image_bytes(&self) -> u64 {
+        let images = self.reclaim.images.iter().map(|image| (image.names.as_slice(), image.size_bytes));
+        let pods = self.roster.known().iter().filter(|known| !known.pod.finished);
+        unused_bytes(images, pods.flat_map(|known| &known.pod.images).map(|name| &**name))
+    }
+
+    /// Takes note of the end of an attempt; there is to be a sample then.
+    pub(super) fn take_reclaimed(&mut self, report: Option<ReclaimReport>) {
+        let running = match self.reclaim.phase {
+            Phase::Running { signal, .. } => Some(signal),
+            _ => None,
+        };
+        match (running, report) {
+            (Some(signal), Some(report)) => {
+                self.reclaim.phase = Phase::Idle;
+                self.reclaim.attempted.insert(signal);
+                self.tell_reclaim(event_log::NodeReclaim::ended(signal, report));
+            }
+            (Some(signal), None) => self.lose_executor(signal, "the thread of node reclaim has ended"),
+            (None, Some(_)) => return,
+            (None, None) => {
+                self.reclaim.executor = None;
+                return;
+            }
+        }
+        self.reclaim.has_ended = true;
+    }
+
+    fn tell_reclaim(&mut self, event: event_log::NodeReclaim) {
+        let event = Box::new(event_log::Event::NodeReclaim(event));
+        self.notes.send(TelemetryEvent::Event(event, self.clock.now()));
+    }
+}
+
+/// Whether a threshold of this signal asks for reclaim. Where it is not known yet what pods use of the disk,
+/// reclaim need not wait for that.
+fn is_short(evaluation: &Evaluation, signal: Signal) -> bool {
+    let ends = [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank];
+    ends.contains(&evaluation.end) && !evaluation.layout.reclaims(signal).is_empty()
+}
+
+fn short_fs(signal: Signal) -> ShortFs {
+    match signal {
+        Signal::NodeFsAvailable | Signal::NodeFsInodesFree => ShortFs::Node,
+        _ => ShortFs::Image,
+    }
+}
+
+/// A threshold with its minimum reclaim.
+fn resolved_at(threshold: &Threshold, capacity: i64) -> i64 {
+    let more = threshold.min_reclaim.as_ref().map_or(0, |more| more.quantity(capacity).value());
+    threshold.value.quantity(capacity).value().saturating_add(more)
+}
+
+/// Where all thresholds of this file system that are met are resolved.
+fn goal(evaluation: &Evaluation, short: ShortFs) -> Space {
+    let mut goal = Space::default();
+    for threshold in evaluation
+        .met
+        .iter()
+        .filter_map(|met| evaluation.threshold(met.threshold))
+        .map(|line| &line.threshold)
+    {
+        let is_on_it =
+            !evaluation.layout.reclaims(threshold.signal).is_empty() && short_fs(threshold.signal) == short;
+        let (true, Some(seen)) = (is_on_it, evaluation.observations.get(threshold.signal)) else { continue };
+        let needed = u64::try_from(resolved_at(threshold, seen.capacity)).unwrap_or_default();
+        let goal = match threshold.signal.resource() {
+            Resource::Inodes => &mut goal.inodes,
+            _ => &mut goal.bytes,
+        };
+        *goal = needed.max(*goal);
+    }
+    goal
+}

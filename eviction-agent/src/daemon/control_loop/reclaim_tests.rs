@@ -1,0 +1,259 @@
+//! Reclaim before evictions, by the control loop itself on a node in small whose nodefs is short.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ::tests::node::{MIB, Node, PodSpec};
+use eviction_core::eviction::EvaluationEnd;
+use eviction_core::node::ContainerImage;
+use eviction_core::signal::Signal;
+use eviction_cri::{ReclaimEnd, ReclaimOrder, ReclaimReport};
+use eviction_node::clock::mono_ns;
+use eviction_node::fs::FsPaths;
+use tokio::sync::mpsc;
+
+use super::super::ConfigurationFiles;
+use super::reclaim::Phase;
+use super::tests::{Rig, runtime, start};
+use super::{ReclaimState, Wake};
+use crate::daemon::memory_notifier::Trigger;
+use crate::daemon::reclaim::{ReclaimExecutor, ShortFs};
+use crate::spsc::Next;
+use crate::telemetry::event_log;
+use crate::telemetry::queue::TelemetryEvent;
+
+/// The most turns until what a test waits for.
+const TURNS: usize = 200;
+
+/// Always met: more than that of the machine's disk is in use.
+const MET: &str = "nodefs.available: 99.9%";
+const INODES_MET: &str = "nodefs.inodesFree: 99.9%";
+
+/// The machine's disk.
+const DISK: &str = "/var/tmp";
+
+/// A node with a pod and this disk, the kubelet's thresholds, and what removes garbage.
+fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Rig> {
+    let mut node = Node::new("reclaim", 128 * MIB, 200).ok()?;
+    node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
+    let root = node.file("kubelet");
+    std::fs::create_dir_all(root.join("pods").join(node.pods[0].uid())).unwrap();
+    let (kubelet, agent) = (node.file("thresholds.yaml"), node.file("agent.yaml"));
+    let text = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenforceNodeAllocatable: []\n\
+         evictionHard: {{{thresholds}}}\n"
+    );
+    std::fs::write(&kubelet, text).unwrap();
+    let text = format!(
+        "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\n\
+         eviction: {{nodeReclaim: {node_reclaim}}}\nreclaim: {{criSocket: /nonexistent/cri.sock}}\n"
+    );
+    std::fs::write(&agent, text).unwrap();
+    let configuration =
+        ConfigurationFiles { kubelet: Some(kubelet), agent: Some(agent), ..ConfigurationFiles::default() };
+    let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
+    let mut rig = start(node, configuration, disks, false);
+    // What the start has seen is forgotten.
+    rig.reaction.reclaim = ReclaimState::default();
+    rig.events();
+    Some(rig)
+}
+
+impl Rig {
+    /// What was told of reclaim since the last time.
+    fn events(&mut self) -> Vec<event_log::NodeReclaim> {
+        let mut events = Vec::new();
+        while let Next::Value(note) = self.notes.next() {
+            let TelemetryEvent::Event(event, _) = note else { continue };
+            if let event_log::Event::NodeReclaim(event) = *event {
+                events.push(event);
+            }
+        }
+        events
+    }
+
+    /// One sample and what follows from it: how it ended, and whether it is left to the kubelet.
+    fn sync(&mut self) -> (EvaluationEnd, bool) {
+        let reacted = self.reaction.react(Trigger::Timer, None);
+        let evaluation = reacted.decided.as_ref().unwrap().decision.evaluation().unwrap();
+        let seen = (evaluation.end, evaluation.left_to_kubelet.is_some());
+        self.reaction.follow(reacted);
+        seen
+    }
+
+    /// Turns until a pod is evicted.
+    async fn evicts(&mut self) {
+        for _ in 0..TURNS {
+            if self.turn().await.0 == Some(EvaluationEnd::Evicted) {
+                return;
+            }
+        }
+        panic!("nobody was evicted");
+    }
+
+    fn has_garbage(&mut self, size_bytes: u64) {
+        let names = vec!["docker.io/library/unused:1".into()];
+        self.reaction.reclaim.take_images(vec![ContainerImage { names, size_bytes }]);
+    }
+
+    /// The executor is the test.
+    fn executor(&mut self) -> (mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
+        let (executor, orders, reports) = ReclaimExecutor::of_test();
+        self.reaction.reclaim = ReclaimState::new(Some(executor));
+        (orders, reports)
+    }
+}
+
+macro_rules! rig {
+    ($thresholds:expr, $node_reclaim:expr) => {
+        rig!(Path::new(DISK), $thresholds, $node_reclaim)
+    };
+    ($disk:expr, $thresholds:expr, $node_reclaim:expr) => {
+        match rig_on($disk, $thresholds, $node_reclaim) {
+            Some(rig) => rig,
+            None => ::tests::skip!("no cgroups can be made here"),
+        }
+    };
+}
+
+#[test]
+fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
+    runtime().block_on(async {
+        let mut rig = rig!(MET, "Kubelet");
+        rig.has_garbage(1 << 60);
+        let begun = mono_ns();
+        for _ in 0..3 {
+            let (end, is_left) = rig.sync();
+            assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
+        }
+        let events = rig.events();
+        let [event] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
+        assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
+        let Phase::LeftToKubelet { since_ns, .. } = &mut rig.reaction.reclaim.phase else {
+            panic!("{:?}", rig.reaction.reclaim)
+        };
+        assert!(*since_ns >= begun);
+        *since_ns -= 15_000_000_000;
+        rig.evicts().await;
+        assert!(rig.events().is_empty(), "one attempt a crossing");
+    });
+}
+
+#[test]
+fn what_the_kubelet_cannot_make_up_for_is_evicted_for_at_once() {
+    runtime().block_on(async {
+        for (thresholds, garbage) in [(MET, 0), (MET, 1), (INODES_MET, 1 << 60)] {
+            let mut rig = rig!(thresholds, "Kubelet");
+            rig.has_garbage(garbage);
+            let begun = mono_ns();
+            rig.evicts().await;
+            assert!(rig.events().is_empty());
+            assert!(mono_ns() - begun < 14_000_000_000, "{thresholds}: no wait for the kubelet");
+        }
+    });
+}
+
+#[test]
+fn another_signal_does_not_wait_for_the_first_ones_garbage() {
+    runtime().block_on(async {
+        let mut rig = rig!(INODES_MET, "Kubelet");
+        rig.has_garbage(1 << 60);
+        let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
+        let signal = Signal::NodeFsAvailable;
+        rig.reaction.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
+        rig.evicts().await;
+    });
+}
+
+#[test]
+fn with_reclaim_off_nothing_is_waited_for() {
+    runtime().block_on(async {
+        let mut rig = rig!(MET, "Off");
+        rig.has_garbage(1 << 60);
+        rig.evicts().await;
+        assert!(rig.events().is_empty());
+    });
+}
+
+fn report(end: ReclaimEnd) -> ReclaimReport {
+    let (images, errors) = (Vec::new(), Vec::new());
+    ReclaimReport { end, images, containers: 3, freed_bytes: 7, errors, dry_run: false, took: Duration::ZERO }
+}
+
+#[test]
+fn the_executor_has_one_attempt_and_then_a_pod_goes() {
+    runtime().block_on(async {
+        let mut rig = rig!(MET, "CRI");
+        let (mut orders, reports) = rig.executor();
+        for _ in 0..3 {
+            assert_ne!(rig.sync().0, EvaluationEnd::Evicted);
+        }
+        let (order, short) = orders.try_recv().unwrap();
+        let stats = rustix::fs::statvfs(DISK).unwrap();
+        let capacity = stats.f_blocks * stats.f_frsize;
+        assert!(order.goal.bytes > capacity / 1000 * 998 && order.goal.bytes < capacity, "{order:?}");
+        assert_eq!(order.goal.inodes, 0);
+        assert!(order.containers && order.images && short == ShortFs::Node);
+        assert!(orders.try_recv().is_err(), "one order");
+        reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();
+        rig.evicts().await;
+        let events = rig.events();
+        let [event] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
+    });
+}
+
+#[test]
+fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
+    runtime().block_on(async {
+        let mut missing = rig!(MET, "CRI");
+        missing.evicts().await;
+        let mut ended = rig!(MET, "CRI");
+        drop(ended.executor());
+        ended.evicts().await;
+        let mut hangs = rig!(MET, "CRI");
+        let (_orders, _reports) = hangs.executor();
+        hangs.sync();
+        let Phase::Running { since_ns, .. } = &mut hangs.reaction.reclaim.phase else {
+            panic!("{:?}", hangs.reaction.reclaim)
+        };
+        *since_ns -= 12_000_000_000;
+        hangs.evicts().await;
+        for mut rig in [missing, ended, hangs] {
+            let events = rig.events();
+            let [event] = events.as_slice() else { panic!("{events:?}") };
+            assert_eq!(event.result, "failed");
+            assert!(event.reason.as_ref().unwrap().contains("thread of node reclaim"), "{event:?}");
+        }
+    });
+}
+
+/// What was freed is enough: the threshold is not met any more.
+#[test]
+fn when_enough_was_freed_nobody_goes() {
+    runtime().block_on(async {
+        let free = rustix::fs::statvfs("/dev/shm").unwrap();
+        let free = free.f_bavail * free.f_frsize;
+        let mut rig =
+            rig!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
+        let (mut orders, reports) = rig.executor();
+        assert_eq!(rig.sync().0, EvaluationEnd::NoPressure);
+        let garbage = rig.node.file("garbage");
+        std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
+        assert_ne!(rig.sync().0, EvaluationEnd::NoPressure);
+        orders.try_recv().unwrap();
+        std::fs::remove_file(&garbage).unwrap();
+        let trigger = rig.reaction.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
+        assert_eq!(trigger.0, Trigger::NodeReclaim);
+        let (end, _) = rig.sync();
+        assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");
+        assert_eq!(rig.events()[0].result, "enough");
+        // The next crossing has an attempt of its own.
+        rig.sync();
+        std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
+        rig.sync();
+        orders.try_recv().unwrap();
+        drop(reports);
+    });
+}

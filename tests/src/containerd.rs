@@ -1,0 +1,176 @@
+//! A containerd of a test's own: its root, state, socket and runtime below a folder of the test.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use rustix::process::Signal;
+
+use crate::cluster::node::{Image, Runtime, run};
+use crate::cluster::program::Program;
+use crate::folder::Folder;
+use crate::process;
+
+/// The parent of the cgroups of containers whose pod names none.
+const GROUP: &str = "k8s.io";
+
+/// Where shims keep their sockets, whatever containerd is told.
+const SHIM_SOCKETS: &str = "/run/containerd";
+
+/// A running containerd; killed with its shims when this is dropped.
+#[derive(Debug)]
+pub struct Containerd {
+    // Ended in this order.
+    program: Program,
+    runtime: Runtime,
+    root: PathBuf,
+    folder: Folder,
+    made_sockets: bool,
+    made_groups: Vec<PathBuf>,
+}
+
+impl Containerd {
+    /// Starts one that keeps its images in `root`.
+    ///
+    /// # Errors
+    /// If its programs are not here or it does not come up.
+    pub fn start(root: &Path) -> Result<Self> {
+        let runtime = Runtime::find().map_err(anyhow::Error::msg)?;
+        let folder = Folder::below(Path::new("/var/tmp"), "eviction-containerd")?;
+        let config = config(root, folder.path());
+        fs::write(folder.path().join("containerd.toml"), config).context("write containerd.toml")?;
+        let groups = crate::cluster::node::hierarchies()?.into_iter().map(|it| it.join(GROUP));
+        let made_groups = groups.filter(|group| !group.exists()).collect();
+        let made_sockets = !Path::new(SHIM_SOCKETS).exists();
+        let mut command = Command::new(runtime.containerd());
+        command.arg("--config=containerd.toml").env("PATH", runtime.path());
+        let program = Program::start("containerd", &mut command, folder.path())?;
+        let mut containerd =
+            Self { program, runtime, root: root.to_owned(), folder, made_sockets, made_groups };
+        let mut serves = Ok(());
+        process::wait_until("containerd serves", || {
+            serves = containerd.program.check();
+            serves.is_err() || containerd.ctr(&["version"]).output().is_ok_and(|it| it.status.success())
+        })
+        .with_context(|| containerd.program.tail())?;
+        serves.map(|()| containerd)
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("containerd.sock")
+    }
+
+    /// Makes an image known.
+    ///
+    /// # Errors
+    /// If it cannot be packed or is refused.
+    pub fn import(&self, image: &Image) -> Result<()> {
+        let folder = Folder::below(Path::new("/var/tmp"), "eviction-image")?;
+        let archive = image.pack(folder.path())?;
+        run(self.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
+    }
+
+    /// Makes an image known that has a file of so many MiB that do not compress. The folder keeps the file.
+    ///
+    /// # Errors
+    /// If it cannot be made or is refused.
+    pub fn import_random(&self, name: &'static str, mib: u64, folder: &Path) -> Result<()> {
+        let file = folder.join(name);
+        let mut random = fs::File::open("/dev/urandom").context("open /dev/urandom")?.take(mib << 20);
+        let mut written = fs::File::create(&file).context("make the file of an image")?;
+        std::io::copy(&mut random, &mut written).context("write the file of an image")?;
+        self.import(&Image::of(name, &file))
+    }
+
+    /// The names of the images that it has, by its own tool.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn images(&self) -> Result<Vec<String>> {
+        let output = self.ctr(&["--namespace=k8s.io", "images", "ls", "-q"]).output().context("run ctr")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let names = text.lines().filter(|name| !name.starts_with("sha256:")).map(str::to_owned);
+        Ok(names.collect())
+    }
+
+    /// Stops it, continues it or kills it.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.program.signal(signal)
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.runtime.ctr());
+        command.arg("--address").arg(self.socket()).args(arguments);
+        command
+    }
+}
+
+impl Containerd {
+    /// Its shims, and the processes whose root is one of its containers.
+    fn leftovers(&self) -> Vec<u32> {
+        let (socket, root) = (self.socket().display().to_string(), self.root.display().to_string());
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_left = |pid: &u32| {
+            let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
+            let mounts = String::from_utf8_lossy(&read("mountinfo")).into_owned();
+            let own_root = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/"));
+            command.contains("containerd-shim") && command.contains(&socket)
+                || own_root.is_some_and(|line| line.contains(&root))
+        };
+        pids.filter(is_left).collect()
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        self.program.kill()?;
+        // Shims outlive containerd, and containers outlive shims.
+        process::wait_until("shims and containers end", || {
+            let left = self.leftovers();
+            left.iter().for_each(|pid| drop(process::signal(*pid, Signal::KILL)));
+            left.is_empty()
+        })?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+        let (root, folder) = (&self.root, self.folder.path());
+        let is_own = |point: &&Path| (point.starts_with(root) && *point != root) || point.starts_with(folder);
+        let points: Vec<_> = points.filter(is_own).collect();
+        for point in points.into_iter().rev() {
+            run(Command::new("umount").arg("--lazy").arg(point))?;
+        }
+        self.made_groups.iter().for_each(|group| crate::cluster::node::remove_groups(group));
+        if self.made_sockets && Path::new(SHIM_SOCKETS).exists() {
+            fs::remove_dir_all(SHIM_SOCKETS).context("remove the sockets of shims")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("clear away containerd: {error:#}");
+        }
+    }
+}
+
+fn config(root: &Path, folder: &Path) -> String {
+    let (root, folder) = (root.display(), folder.display());
+    format!(
+        "version = 2\nroot = \"{root}\"\nstate = \"{folder}/run\"\n\
+         [grpc]\naddress = \"{folder}/containerd.sock\"\n\
+         [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\n\
+         sandbox_image = \"docker.io/local/pause:1\"\nrestrict_oom_score_adj = true\ndisable_apparmor = true\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
+         Root = \"{folder}/runc\"\n"
+    )
+}

@@ -1,0 +1,166 @@
+//! The agent removes images through a real containerd before it evicts a pod.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
+use tests::cluster::node::{Image, Runtime};
+use tests::containerd::Containerd;
+use tests::file_system::{FileSystem, Kind};
+use tests::interrupt::Interrupt;
+use tests::node::Node;
+use tests::workload::Workload;
+
+use crate::MIB;
+use crate::agent::{GUARD, is_decision, pod, writer};
+
+/// A file system with the images of a containerd and the volumes of two pods.
+struct Scene {
+    // Ended in this order: whoever writes, containerd, the disk.
+    stays: Workload,
+    node: Node,
+    containerd: Containerd,
+    disk: FileSystem,
+    /// What is available with all images and without the writers.
+    free: u64,
+}
+
+/// Images `pause`, `small` and `large`, and a pod `stays` that has written one MiB.
+fn scene() -> Result<Scene, String> {
+    let runtime = Runtime::find()?;
+    let disk = FileSystem::new(Kind::Ext4, 800 * MIB, "eviction-reclaim-test")
+        .map_err(|error| format!("no ext4 can be mounted here: {error:#}"))?;
+    let mut node =
+        Node::new("reclaim", 512 * MIB, 200).map_err(|error| format!("no cgroups can be made: {error:#}"))?;
+    let containerd = Containerd::start(&disk.path().join("containerd")).unwrap();
+    containerd.import(&Image::pause(runtime.busybox())).unwrap();
+    containerd.import_random("small", 20, disk.outside()).unwrap();
+    containerd.import_random("large", 60, disk.outside()).unwrap();
+    node.add(pod("hog", None)).unwrap();
+    node.add(pod("stays", None)).unwrap();
+    let stays = writer(&disk, &node, 1, 1);
+    let free = available(&disk);
+    Ok(Scene { stays, node, containerd, disk, free })
+}
+
+macro_rules! scene {
+    () => {
+        match scene() {
+            Ok(scene) => scene,
+            Err(why) => tests::skip!("{why}"),
+        }
+    };
+}
+
+fn available(disk: &FileSystem) -> u64 {
+    let stats = rustix::fs::statvfs(disk.path()).unwrap();
+    stats.f_bavail * stats.f_frsize
+}
+
+impl Scene {
+    /// An agent whose threshold is so much below what is available.
+    fn start(&self, mib_below: u64, action: &'static str) -> Agent {
+        let kubelet = json!({
+            "evictionHard": {"nodefs.available": (self.free - mib_below * MIB).to_string()},
+            "imageMinimumGCAge": "1ms",
+        });
+        let config = self.node.file("agent.yaml");
+        let text = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\n\
+                    eviction: {nodeReclaim: CRI}\n";
+        fs::write(&config, text).unwrap();
+        let mut options = Options::of(&agent::binary().unwrap(), &self.node, &kubelet).unwrap();
+        options.action = action;
+        options.config = Some(config);
+        let root = self.disk.path().display().to_string();
+        let socket = self.containerd.socket().display().to_string();
+        options.more =
+            ["--nodefs", &root, "--kubelet-root-dir", &format!("{root}/kubelet"), "--cri-socket", &socket]
+                .map(str::to_owned)
+                .to_vec();
+        Agent::start(&options, &Interrupt::default()).unwrap()
+    }
+
+    fn images(&self) -> Vec<String> {
+        let mut names = self.containerd.images().unwrap();
+        names.iter_mut().for_each(|name| *name = name.replace("docker.io/local/", "").replace(":1", ""));
+        names.sort();
+        names
+    }
+}
+
+/// The n-th event line about reclaim: its result and the images.
+fn reclaimed(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
+    let is_it = |event: &Event| event.kind() == "node_reclaim";
+    let count = std::cell::Cell::new(0);
+    let nth_of = |event: &Event| is_it(event) && count.replace(count.get() + 1) == nth;
+    let event = agent.wait_for("node reclaim", GUARD, nth_of).unwrap();
+    assert_eq!(event.text("signal"), "nodefs.available");
+    let images = event.value.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
+    let name = |image: &Value| image["name"].as_str().unwrap().replace("docker.io/local/", "");
+    (event.text("result").to_owned(), images.iter().map(name).collect())
+}
+
+#[test]
+fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
+    let mut scene = scene!();
+    let mut agent = scene.start(30, "kill");
+    // 20 MiB below the threshold: `large` alone makes up for it.
+    let mut hog = writer(&scene.disk, &scene.node, 0, 50);
+    assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(scene.images(), ["pause", "small"]);
+    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    let metrics = agent.metrics().unwrap();
+    let images = metrics.sum("eviction_agent_node_reclaim_removed_total", &[("kind", "images")]);
+    let freed = metrics.sum("eviction_agent_node_reclaim_freed_bytes_total", &[]);
+    assert!(images == 1.0 && freed >= (60 * MIB) as f64, "{images} {freed}");
+    // Once more: what is left is not enough.
+    let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
+    agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
+    let mut more = writer(&scene.disk, &scene.node, 0, 170);
+    // The agent may act while the pod still writes: `small` is enough for a moment then.
+    let (first, mut images) = reclaimed(&mut agent, 1);
+    if first == "enough" {
+        let (second, more) = reclaimed(&mut agent, 2);
+        assert_eq!(second, "nothing_left");
+        images.extend(more);
+    }
+    assert_eq!(images, ["small:1"]);
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    assert_eq!(scene.images(), ["pause"]);
+    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+    agent.wait_for("its end", GUARD, is_end).unwrap();
+    assert!(!hog.process().is_running().unwrap() && !more.process().is_running().unwrap());
+    assert!(scene.stays.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_dry_run_lists_the_same_images_and_removes_none() {
+    let scene = scene!();
+    let mut agent = scene.start(30, "none");
+    let mut hog = writer(&scene.disk, &scene.node, 0, 50);
+    let all = vec!["large:1".to_owned(), "small:1".to_owned()];
+    assert_eq!(reclaimed(&mut agent, 0), ("listed".to_owned(), all));
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    assert_eq!(scene.images(), ["large", "pause", "small"]);
+    assert!(hog.process().is_running().unwrap());
+    let metrics = agent.metrics().unwrap();
+    assert_eq!(metrics.sum("eviction_agent_node_reclaim_removed_total", &[]), 0.0);
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_runtime_that_hangs_costs_ten_seconds_and_then_the_pod_goes() {
+    let scene = scene!();
+    let mut agent = scene.start(30, "kill");
+    scene.containerd.signal(rustix::process::Signal::STOP).unwrap();
+    let _hog = writer(&scene.disk, &scene.node, 0, 50);
+    let (result, images) = reclaimed(&mut agent, 0);
+    scene.containerd.signal(rustix::process::Signal::CONT).unwrap();
+    assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    agent.stop().unwrap();
+}
