@@ -63,7 +63,7 @@ fn ask(path: &Path, target: &str) -> io::Result<(u16, String)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // The agent closes the connection at the end of the answer.
-    write!(stream, "GET {target} HTTP/1.0\r\n\r\n")?;
+    stream.write_all(format!("GET {target} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.take(LONGEST).read_to_string(&mut answer)?;
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "this is no answer of an agent");
