@@ -12,6 +12,7 @@ pub mod scenario;
 pub mod source;
 mod spsc;
 pub mod telemetry;
+pub mod top;
 
 /// Tests of the path of reaction count what it asks the allocator for.
 #[cfg(test)]

@@ -76,6 +76,13 @@ fn verbs_show_what_a_running_agent_knows() {
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(events.iter().any(|event| event["event"] == "started"), "{events:?}");
     assert!(events.windows(2).all(|two| two[0]["seq"].as_u64() < two[1]["seq"].as_u64()));
+    let screen = said(&["top", "--once"], &socket);
+    let ranks: Vec<_> = screen.lines().filter(|line| line.contains("shop/")).take(2).collect();
+    assert!(ranks[0].starts_with(">   1 shop/large") && ranks[1].starts_with("    2 shop/small"), "{screen}");
+    assert!(
+        screen.contains("memory ") && screen.contains("hard <64Mi") && screen.contains("evicted first"),
+        "{screen}"
+    );
     let started = said(&["watch", "--exit-on", "started", "--event", "started"], &socket);
     assert_eq!(started.lines().count(), 1, "{started}");
 

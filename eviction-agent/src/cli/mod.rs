@@ -10,6 +10,7 @@ mod explain;
 mod output;
 mod replay;
 mod run;
+mod top;
 mod watch;
 
 use std::io::Write as _;
@@ -39,6 +40,7 @@ enum Verb {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Explain(explain::ExplainArgs),
+    Top(top::TopArgs),
     Watch(watch::WatchArgs),
     Replay(replay::ReplayArgs),
     Cleanup(cleanup::CleanupArgs),
@@ -89,6 +91,7 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Check(args) => check::check(args, &mut out),
         Verb::Config(args) => config::config(args, &mut out),
         Verb::Explain(args) => explain::run(&args, &mut out),
+        Verb::Top(args) => top::run(&args, &mut out),
         Verb::Watch(args) => watch::run(&args, &mut out),
         Verb::Replay(args) => replay::run(&args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),

@@ -25,6 +25,8 @@ fn verbs() -> Vec<Vec<&'static str>> {
         &["explain", SCENARIO, "-o", "jsonl"],
         &["replay", SCENARIO],
         &["replay", "--scenarios", SCENARIO],
+        &["top", "--help"],
+        &["watch", "--help"],
         &["version"],
         &["version", "-o", "json"],
         &["completion", "bash"],

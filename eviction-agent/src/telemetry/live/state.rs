@@ -1,6 +1,6 @@
 //! The answer of `/v1/state`: the node, its signals and thresholds, and the pods in the order of eviction.
 
-use eviction_core::explain::verdict;
+use eviction_core::explain::forecast;
 use eviction_core::pods::{KnownPod, memory_limit};
 use eviction_core::reading::Reading;
 use eviction_core::record::{CandidateRecord, PodSample};
@@ -110,7 +110,7 @@ pub struct PodState {
     pub limit_eta_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_usage: Option<u64>,
-    pub verdict: String,
+    pub forecast: String,
     pub containers: Vec<ContainerState>,
 }
 
@@ -221,7 +221,7 @@ impl Inner {
         let states = ranked.take(LISTED).filter_map(|(candidate, rank)| {
             let known = sample.pods.get(sample.pods.index_of(&candidate.pod.uid)?)?;
             let state = self.pod_state(sample, candidate, known);
-            Some(PodState { rank, verdict: verdict(&ranking, candidate), ..state })
+            Some(PodState { rank, forecast: forecast(&ranking, candidate), ..state })
         });
         (states.collect(), ranking.candidates.len().saturating_sub(LISTED))
     }

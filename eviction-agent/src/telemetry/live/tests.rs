@@ -43,13 +43,13 @@ fn pods_are_in_the_order_of_eviction_with_the_growth_of_some_seconds() {
     let state = state(&live, &metrics);
     let names: Vec<_> = state.pods.iter().map(|pod| (&*pod.pod, pod.rank)).collect();
     assert_eq!(names, [("pod-a", Some(1)), ("pod-b", Some(2)), ("pod-c", Some(3))]);
-    let PodState { usage_per_second, limit_eta_seconds, over_request, verdict, .. } = &state.pods[0];
+    let PodState { usage_per_second, limit_eta_seconds, over_request, forecast, .. } = &state.pods[0];
     let grows = 20.0 * 1024.0 * 1024.0;
     assert!((usage_per_second.unwrap() - grows).abs() < 1.0, "{usage_per_second:?}");
     assert!((limit_eta_seconds.unwrap() - 8.0).abs() < 0.01, "340 of 500 Mi: {limit_eta_seconds:?}");
-    assert_eq!((*over_request, &**verdict), (Some(330 << 20), "evicted next"));
+    assert_eq!((*over_request, &**forecast), (Some(330 << 20), "evicted next"));
     assert_eq!((state.pods[1].usage_per_second, state.pods[1].limit_eta_seconds), (Some(0.0), None));
-    assert_eq!(state.pods[1].verdict, "needs +140Mi and more".split(" and").next().unwrap());
+    assert_eq!(state.pods[1].forecast, "needs +140Mi and more".split(" and").next().unwrap());
     assert_eq!(state.node.as_deref(), Some("worker-1"));
 }
 

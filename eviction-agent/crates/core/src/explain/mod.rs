@@ -16,7 +16,7 @@ mod tests;
 mod text;
 
 use evaluation::TextPage;
-pub use ranking::{explain_rank, verdict};
+pub use ranking::{explain_rank, forecast};
 pub use text::Style;
 use text::Tone;
 

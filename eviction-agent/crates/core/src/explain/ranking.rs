@@ -21,6 +21,7 @@ pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
     let request = own.request.as_deref().map(|text| format!(" and requests {}", quantity(resource, text)));
     let excess = own.excess.map(|_| format!(": {}", excess_text(resource, own)));
     lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
+    lines.extend(change(ranking, own));
     let has_rank = |at: &usize| ranks.get(*at).copied().flatten().is_some();
     if has_rank(&place) {
         let before = (0..place).rev().find(has_rank).and_then(|at| candidates.get(at));
@@ -32,7 +33,6 @@ pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
             after.map(|it| format!("goes before {}: {}", pod(&it.pod), ranks_before(resource, own, it))),
         );
     }
-    lines.extend(change(ranking, own));
     lines.extend(own.too_young.map(|age| format!("started {age} ago and has no sample yet")));
     lines.extend(protection_notes(own));
     lines
@@ -56,7 +56,7 @@ fn change(ranking: &RankingRecord, own: &CandidateRecord) -> Option<String> {
 }
 
 /// What becomes of a pod if a threshold is met now, in a few words for a column.
-pub fn verdict(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
+pub fn forecast(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
     let resource = ranking.signal.resource();
     match candidate.result {
         CandidateOutcome::Evicted => "evicted next".to_owned(),
@@ -102,8 +102,8 @@ mod tests {
         let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
         let ranking = sample.ranking(Signal::MemoryAvailable);
         let text = |place: usize| {
-            let verdict = verdict(&ranking, &ranking.candidates[place]);
-            format!("{}\n[{verdict}]\n", explain_rank(&ranking, place).join("\n"))
+            let forecast = forecast(&ranking, &ranking.candidates[place]);
+            format!("{}\n[{forecast}]\n", explain_rank(&ranking, place).join("\n"))
         };
         (0..4).map(text).collect()
     }

@@ -1,0 +1,288 @@
+//! Draws the screen.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::text::{bytes, pad, plain, seconds, shorten, width, wrap};
+use super::{Screen, View, pods};
+use crate::telemetry::live::state::{ContainerState, SignalState, ThresholdState};
+
+/// On a smaller terminal a line says so.
+const LEAST: (u16, u16) = (60, 12);
+
+const HELP: [&str; 13] = [
+    "q Ctrl-C    quit",
+    "1 Esc       pods, events and the explanation of the selected pod",
+    "2 e         events",
+    "3 Enter     the explanation: why the pod has its rank, and what would change it",
+    "4 c         containers of each pod",
+    "5 d         file systems, and what pods use of them",
+    "Tab         the next of these",
+    "j k g G     down, up, first, last; also arrows, PgUp, PgDn, Home, End",
+    "/ n N       find a pod by a part of its name, the next one, the one before",
+    "o r         sort by the next column, in reverse",
+    "space       pause and go on",
+    "",
+    "RANK is the order of eviction for memory.available. No key acts on a pod.",
+];
+
+type Text = Vec<Line<'static>>;
+
+impl Screen {
+    /// Draws all of it.
+    pub fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        if area.width < LEAST.0 || area.height < LEAST.1 {
+            let text = format!("top needs {}x{}, this is {}x{}", LEAST.0, LEAST.1, area.width, area.height);
+            frame.render_widget(Paragraph::new(text), area);
+            return;
+        }
+        let (columns, mut left) = (usize::from(area.width), usize::from(area.height));
+        let mut text = vec![self.title(columns)];
+        let most = left / 4;
+        text.extend(self.signals(columns).into_iter().take(most));
+        text.push(self.pressure());
+        left -= text.len() + 1;
+        text.extend(match self.view {
+            View::Overview => self.overview(columns, left),
+            View::Events => self.framed("events", self.last_events(left - 1), columns, left),
+            View::Explain => self.framed("explain", self.explanation(columns), columns, left),
+            View::Containers => self.framed("containers", self.containers(left - 1), columns, left),
+            View::Disks => self.framed("disk usage of pods", self.disks(left - 1), columns, left),
+            View::Help => self.framed("help", HELP.map(Line::from).to_vec(), columns, left),
+        });
+        text.resize(usize::from(area.height) - 1, Line::default());
+        text.push(self.footer());
+        for (line, y) in text.iter().zip(area.top()..area.bottom()) {
+            // A line at a time, so that what is too long is cut off.
+            frame.render_widget(Paragraph::new(line.clone()), Rect { y, height: 1, ..area });
+        }
+    }
+
+    /// A text that begins with a time, without its date if that is today's.
+    fn clock<'a>(&self, text: &'a str) -> &'a str {
+        let today = self.state.at.to_string();
+        let date = today.split_inclusive('T').next().unwrap_or_default();
+        text.strip_prefix(date).unwrap_or(text)
+    }
+
+    fn plain(&self, text: &str) -> String {
+        plain(text, self.is_ascii)
+    }
+
+    fn title(&self, columns: usize) -> Line<'static> {
+        let state = &self.state;
+        let node = state.node.as_deref().map_or_else(String::new, |node| format!(" - {node}"));
+        let mode = if self.is_paused { "paused" } else { "live" };
+        let left = self
+            .plain(&format!("eviction-agent top{node}, {}, {mode}", self.clock(&format!("{:.0}", state.at))));
+        let dry =
+            if state.dry_run == "none" { String::new() } else { format!(", dry run {}", state.dry_run) };
+        let right = self.plain(&format!("{} rules, action {}{dry}", state.profile, state.action));
+        let gap = columns.saturating_sub(width(&left) + width(&right)).max(1);
+        let style = Style::new().add_modifier(Modifier::BOLD);
+        Line::from(Span::styled(format!("{left}{}{right}", " ".repeat(gap)), style))
+    }
+
+    /// A line for each signal that is known.
+    fn signals(&self, columns: usize) -> Text {
+        self.state.signals.iter().flat_map(|signal| self.signal(signal, columns)).collect()
+    }
+
+    /// One line, or two where the thresholds do not fit into the first.
+    fn signal(&self, signal: &SignalState, columns: usize) -> Text {
+        let is_bytes = signal.signal.ends_with(".available") && signal.signal != "pid.available";
+        let amount = |number: i64| if is_bytes { bytes(number) } else { number.to_string() };
+        let name = signal.signal.replace(".available", "").replace(".inodesFree", " inodes");
+        let (available, capacity) = (signal.available, signal.capacity);
+        let known = available.map_or_else(|| "unknown".to_owned(), amount);
+        let whole = capacity.map_or_else(String::new, |capacity| format!(" of {}", amount(capacity)));
+        let used = available.zip(capacity).filter(|(_, capacity)| *capacity > 0);
+        let used = used.map(|(available, capacity)| 1.0 - available as f64 / capacity as f64);
+        let percent = used.map_or_else(|| "   -".to_owned(), |used| format!("{:3.0}%", 100.0 * used));
+        let begin = format!("{} {percent} used, {known}{whole} free", pad(&name, 18, false));
+        let mut spans: Vec<Span<'static>> = Vec::new();
+        let of_agent = || signal.thresholds.iter().filter(|threshold| threshold.source == "agent");
+        for threshold in of_agent() {
+            let style = match (threshold.met, threshold.eta_seconds) {
+                (true, _) => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+                (false, Some(eta)) if eta < 300.0 => Style::new().fg(Color::Yellow),
+                (false, _) => Style::new(),
+            };
+            spans.push(Span::styled(format!("  {}", threshold_text(threshold, &amount)), style));
+        }
+        let text: usize = spans.iter().map(Span::width).sum();
+        let free = columns.saturating_sub(width(&begin) + 3);
+        // A bar of less than that shows nothing.
+        let is_one_line = free >= text + 8;
+        let room = if is_one_line { free - text } else { free };
+        let mut line = vec![Span::raw(begin)];
+        if let (Some(used), Some(capacity)) = (used, capacity) {
+            line.push(Span::raw(format!(" [{}]", self.bar(used, capacity, of_agent(), room.min(40)))));
+        }
+        if is_one_line {
+            line.extend(spans);
+            return vec![Line::from(line)];
+        }
+        spans.insert(0, Span::raw(" ".repeat(17)));
+        vec![Line::from(line), Line::from(spans)]
+    }
+
+    /// How much is used, and where the thresholds are: `S` and `H`.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place on the screen"
+    )]
+    fn bar<'a>(
+        &self,
+        used: f64,
+        capacity: i64,
+        thresholds: impl Iterator<Item = &'a ThresholdState>,
+        columns: usize,
+    ) -> String {
+        let place = |part: f64| ((part.clamp(0.0, 1.0) * columns as f64) as usize).min(columns);
+        let full = place(used);
+        let (block, free) = if self.is_ascii { ('#', '.') } else { ('█', '░') };
+        let mut bar: Vec<char> = (0..columns).map(|at| if at < full { block } else { free }).collect();
+        for threshold in thresholds {
+            let part = 1.0 - threshold.value as f64 / capacity.max(1) as f64;
+            let letter = if threshold.threshold == "hard" { 'H' } else { 'S' };
+            if let Some(at) = bar.get_mut(place(part).min(columns.saturating_sub(1))) {
+                *at = letter;
+            }
+        }
+        bar.into_iter().collect()
+    }
+
+    fn pressure(&self) -> Line<'static> {
+        let psi = self.state.memory_pressure.map_or_else(
+            || "PSI memory unknown".to_owned(),
+            |psi| format!("PSI memory some {:.1}% full {:.1}%", psi.some_avg10, psi.full_avg10),
+        );
+        let conditions = match &*self.state.conditions {
+            [] => "no pressure condition".to_owned(),
+            some => some.join(" "),
+        };
+        let age = self.state.pods_at.map(|at| self.state.at.duration_since(at).as_secs_f64());
+        let age = age
+            .map_or_else(|| "no sample of pods yet".to_owned(), |age| format!("pods {} old", seconds(age)));
+        Line::from(self.plain(&format!("{psi}   {conditions}   {age}")))
+    }
+
+    fn overview(&self, columns: usize, lines: usize) -> Text {
+        let explanation = self.explanation(columns);
+        let below_events = (explanation.len() + 1).min(2 * lines / 5);
+        let events = (lines / 4).max(2);
+        let table = lines - events - below_events;
+        let mut text = self.table(columns, table);
+        text.extend(self.framed("events", self.last_events(events - 1), columns, events));
+        let name = self.selected().map_or_else(String::new, |pod| format!(" {}/{}", pod.namespace, pod.pod));
+        text.extend(self.framed(&format!("explain{name}"), explanation, columns, below_events));
+        text
+    }
+
+    fn table(&self, columns: usize, lines: usize) -> Text {
+        let (pods, omitted) = (&self.state.pods, self.state.pods_omitted);
+        let mut text = pods::table(pods, self.place(), columns, lines - 1, self.is_ascii);
+        text.resize(lines - 1, Line::default());
+        let shown = lines.saturating_sub(2).min(pods.len());
+        let reverse = if self.is_reversed { ", reverse" } else { "" };
+        let more = format!("{shown} of {} pods, by {}{reverse}", pods.len() + omitted, self.sort.name());
+        text.push(Line::from(Span::styled(more, Style::new().add_modifier(Modifier::DIM))));
+        text
+    }
+
+    /// A heading and lines, exactly so many.
+    fn framed(&self, title: &str, text: Text, columns: usize, lines: usize) -> Text {
+        let rule = if self.is_ascii { "-" } else { "─" };
+        let title = shorten(&self.plain(title), columns.saturating_sub(4), self.is_ascii);
+        let rest = columns.saturating_sub(width(&title) + 3);
+        let mut framed = vec![Line::from(format!("{rule} {title} {}", rule.repeat(rest)))];
+        framed.extend(text);
+        framed.resize(lines, Line::default());
+        framed
+    }
+
+    /// The last ones, or those from the scrolled line on.
+    fn last_events(&self, lines: usize) -> Text {
+        let scrolled = if self.view == View::Events { self.scroll } else { 0 };
+        let first = self.events.len().saturating_sub(lines).saturating_sub(scrolled);
+        let shown = self.events.iter().skip(first).take(lines);
+        shown.map(|line| Line::from(self.plain(self.clock(line)))).collect()
+    }
+
+    fn explanation(&self, columns: usize) -> Text {
+        let of_nothing = [if self.state.pods.is_empty() { "no pod" } else { "" }.to_owned()];
+        let lines = if self.explanation.is_empty() { &of_nothing[..] } else { &self.explanation };
+        lines.iter().flat_map(|line| wrap(&self.plain(line), columns)).map(Line::from).collect()
+    }
+
+    fn containers(&self, lines: usize) -> Text {
+        let mut text = Vec::new();
+        let row = |name: &str, usage: Option<i64>, disk: Option<u64>| {
+            let amount = |number: Option<i64>| number.map_or_else(|| "?".to_owned(), bytes);
+            let disk = amount(disk.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)));
+            let name = pad(&shorten(&self.plain(name), 44, self.is_ascii), 44, false);
+            Line::from(format!("{name} {} {}", pad(&amount(usage), 8, true), pad(&disk, 8, true)))
+        };
+        text.push(Line::from(format!("{:44} {:>8} {:>8}", "POD / CONTAINER", "MEMORY", "DISK")));
+        let branch = if self.is_ascii { "`-" } else { "└ " };
+        for pod in &self.state.pods {
+            text.push(row(&format!("{}/{}", pod.namespace, pod.pod), pod.usage, pod.disk_usage));
+            for ContainerState { container, usage, disk_usage } in &pod.containers {
+                let usage = usage.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+                text.push(row(&format!("  {branch} {container}"), usage, *disk_usage));
+            }
+        }
+        let first = self.scroll.min(text.len().saturating_sub(lines));
+        text.split_off(first)
+    }
+
+    /// The pods that use most, and of which nothing is known last.
+    fn disks(&self, lines: usize) -> Text {
+        let mut pods: Vec<_> = self.state.pods.iter().collect();
+        pods.sort_by_key(|pod| std::cmp::Reverse(pod.disk_usage));
+        let row = |pod: &&crate::telemetry::live::state::PodState| {
+            let used = pod.disk_usage.map_or_else(
+                || "not measured".to_owned(),
+                |used| bytes(i64::try_from(used).unwrap_or(i64::MAX)),
+            );
+            let name = self.plain(&format!("{}/{}", pod.namespace, pod.pod));
+            Line::from(format!("{} {used:>12}", pad(&shorten(&name, 44, self.is_ascii), 44, false)))
+        };
+        pods.iter().take(lines).map(row).collect()
+    }
+
+    fn footer(&self) -> Line<'static> {
+        if self.is_typing {
+            return Line::from(self.plain(&format!("/{}", self.find)));
+        }
+        match &self.error {
+            Some(error) => Line::from(Span::styled(self.plain(error), Style::new().fg(Color::Red))),
+            None => Line::from(
+                "q quit  ? help  j/k move  / find  o sort  Enter explain  c containers  d disks  space pause",
+            ),
+        }
+    }
+}
+
+/// `soft <1.2Gi MET 24s of 30s`, `hard <512Mi in 11s`.
+fn threshold_text(threshold: &ThresholdState, amount: &impl Fn(i64) -> String) -> String {
+    let ThresholdState { threshold, source: _, value, met, met_seconds, grace_seconds, eta_seconds } =
+        threshold;
+    let begin = format!("{threshold} <{}", amount(*value));
+    match (met, met_seconds, grace_seconds, eta_seconds) {
+        (true, Some(met), Some(grace), _) if *grace > 0.0 => {
+            format!("{begin} MET {} of {}", seconds(*met), seconds(*grace))
+        }
+        (true, Some(met), ..) => format!("{begin} MET {}", seconds(*met)),
+        (true, None, ..) => format!("{begin} MET"),
+        (false, .., Some(eta)) => format!("{begin} in {}", seconds(*eta)),
+        (false, .., None) => begin,
+    }
+}

@@ -1,0 +1,276 @@
+//! The live screen of `top`: what an agent knows, and what the keys do. No key changes anything but the screen.
+
+mod draw;
+mod pods;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::collections::VecDeque;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::telemetry::live::state::{NodeState, PodState};
+
+/// So many event lines can be scrolled through.
+const EVENTS: usize = 1000;
+
+/// What fills the screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// Pods, events and the explanation.
+    #[default]
+    Overview,
+    /// The event lines.
+    Events,
+    /// The explanation of the selected pod.
+    Explain,
+    /// The containers of each pod.
+    Containers,
+    /// The file systems, and what pods use of them.
+    Disks,
+    /// The keys.
+    Help,
+}
+
+/// By what the pods are sorted, each the largest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// The order of eviction.
+    #[default]
+    Rank,
+    /// Memory in use.
+    Usage,
+    /// Usage above the request.
+    Over,
+    /// Growth.
+    Rate,
+    /// Time to the pod's own limit, the shortest first.
+    LimitIn,
+    /// The name.
+    Name,
+}
+
+impl Sort {
+    /// All of them, in the order of the key `o`.
+    pub const ALL: [(Self, &str); 6] = [
+        (Self::Rank, "rank"),
+        (Self::Usage, "usage"),
+        (Self::Over, "over"),
+        (Self::Rate, "rate"),
+        (Self::LimitIn, "limit-in"),
+        (Self::Name, "name"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// The screen.
+#[derive(Debug, Default)]
+pub struct Screen {
+    state: NodeState,
+    events: VecDeque<String>,
+    explanation: Vec<String>,
+    /// Why the last question to the agent had no answer.
+    error: Option<String>,
+    view: View,
+    sort: Sort,
+    is_reversed: bool,
+    is_paused: bool,
+    /// The UID of the selected pod, once one was selected.
+    selected: Option<String>,
+    /// The first line shown of events or containers.
+    scroll: usize,
+    /// What is searched for, and whether it is still being typed.
+    find: String,
+    is_typing: bool,
+    is_ended: bool,
+    /// The terminal shows no more than ASCII.
+    is_ascii: bool,
+}
+
+impl Screen {
+    /// An empty screen.
+    pub fn new(sort: Sort, is_ascii: bool) -> Self {
+        Self { sort, is_ascii, ..Self::default() }
+    }
+
+    /// Shows a new state.
+    pub fn update(&mut self, state: NodeState) {
+        self.error = None;
+        self.state = state;
+        self.sort_pods();
+    }
+
+    /// Adds an event line.
+    pub fn event(&mut self, line: String) {
+        self.events.push_back(line);
+        if self.events.len() > EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    /// Shows why the selected pod has its rank.
+    pub fn explain(&mut self, lines: Vec<String>) {
+        self.explanation = lines;
+    }
+
+    /// Shows that the agent does not answer.
+    pub fn fail(&mut self, error: String) {
+        self.error = Some(error);
+    }
+
+    /// The selected pod, whose explanation is shown.
+    pub fn selected(&self) -> Option<&PodState> {
+        self.state.pods.get(self.place())
+    }
+
+    /// How many pods are listed.
+    pub fn pods(&self) -> usize {
+        self.state.pods.len()
+    }
+
+    /// Whether the state is to stay as it is.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Whether a key ended it.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    fn sort_pods(&mut self) {
+        let pods = &mut self.state.pods;
+        let descending = |a: Option<f64>, b: Option<f64>| {
+            b.unwrap_or(f64::NEG_INFINITY).total_cmp(&a.unwrap_or(f64::NEG_INFINITY))
+        };
+        let name = |pod: &PodState| (pod.namespace.clone(), pod.pod.clone());
+        match self.sort {
+            // Pods that are not evicted come last, in the order of the agent's answer.
+            Sort::Rank => pods.sort_by_key(|pod| pod.rank.unwrap_or(usize::MAX)),
+            Sort::Usage => pods.sort_by_key(|pod| std::cmp::Reverse(pod.usage)),
+            Sort::Over => pods.sort_by_key(|pod| std::cmp::Reverse(pod.over_request)),
+            Sort::Rate => pods.sort_by(|a, b| descending(a.usage_per_second, b.usage_per_second)),
+            Sort::LimitIn => pods.sort_by(|a, b| {
+                let left = |pod: &PodState| pod.limit_eta_seconds.map(|seconds| -seconds);
+                descending(left(a), left(b))
+            }),
+            Sort::Name => pods.sort_by_key(name),
+        }
+        if self.is_reversed {
+            pods.reverse();
+        }
+    }
+
+    /// The place of the selected pod, the first one if it is gone.
+    fn place(&self) -> usize {
+        let selected = self.selected.as_deref();
+        self.state.pods.iter().position(|pod| Some(&*pod.pod_uid) == selected).unwrap_or(0)
+    }
+
+    fn select(&mut self, place: usize) {
+        let pods = &self.state.pods;
+        self.selected = pods.get(place.min(pods.len().saturating_sub(1))).map(|pod| pod.pod_uid.clone());
+    }
+
+    /// Moves the selection, or scrolls where there is none.
+    fn go(&mut self, down: bool, by: usize) {
+        let moved = |from: usize| if down { from.saturating_add(by) } else { from.saturating_sub(by) };
+        match self.view {
+            View::Overview | View::Explain | View::Disks => self.select(moved(self.place())),
+            View::Events | View::Containers | View::Help => self.scroll = moved(self.scroll),
+        }
+    }
+
+    /// Selects the next pod whose name has the searched text.
+    fn find_next(&mut self, backwards: bool) {
+        let (count, from) = (self.state.pods.len(), self.place());
+        let fits = |place: &usize| {
+            let pod = &self.state.pods[*place];
+            !self.find.is_empty() && format!("{}/{}", pod.namespace, pod.pod).contains(&self.find)
+        };
+        let next = |step: usize| (from + if backwards { count - step } else { step }) % count;
+        if let Some(place) = (1..=count).map(next).find(fits) {
+            self.select(place);
+        }
+    }
+
+    /// Does what a key asks for.
+    pub fn key(&mut self, key: KeyEvent) {
+        if key.kind == KeyEventKind::Release {
+            return;
+        }
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if is_control && key.code == KeyCode::Char('c') {
+            self.is_ended = true;
+        } else if self.is_typing {
+            self.type_key(key.code);
+        } else {
+            self.command(key.code);
+        }
+    }
+
+    fn type_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => {
+                self.is_typing = false;
+                self.find_next(false);
+            }
+            KeyCode::Esc => self.is_typing = false,
+            KeyCode::Backspace => drop(self.find.pop()),
+            // No name of a pod is longer.
+            KeyCode::Char(letter) if self.find.len() < 512 => self.find.push(letter),
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char('q') => self.is_ended = true,
+            KeyCode::Char('?' | 'h') => self.show(View::Help),
+            KeyCode::Char('1') | KeyCode::Esc => self.show(View::Overview),
+            KeyCode::Char('2' | 'e') => self.show(View::Events),
+            KeyCode::Char('3') | KeyCode::Enter => self.show(View::Explain),
+            KeyCode::Char('4' | 'c') => self.show(View::Containers),
+            KeyCode::Char('5' | 'd') => self.show(View::Disks),
+            KeyCode::Tab => self.show(match self.view {
+                View::Overview => View::Events,
+                View::Events => View::Explain,
+                View::Explain => View::Containers,
+                View::Containers => View::Disks,
+                View::Disks | View::Help => View::Overview,
+            }),
+            KeyCode::Char('j') | KeyCode::Down => self.go(true, 1),
+            KeyCode::Char('k') | KeyCode::Up => self.go(false, 1),
+            KeyCode::PageDown => self.go(true, 10),
+            KeyCode::PageUp => self.go(false, 10),
+            KeyCode::Char('g') | KeyCode::Home => self.go(false, usize::MAX),
+            KeyCode::Char('G') | KeyCode::End => self.go(true, usize::MAX),
+            KeyCode::Char('/') => {
+                self.is_typing = true;
+                self.find.clear();
+            }
+            KeyCode::Char('n') => self.find_next(false),
+            KeyCode::Char('N') => self.find_next(true),
+            KeyCode::Char('o') | KeyCode::F(6) => {
+                let place = Sort::ALL.iter().position(|(sort, _)| *sort == self.sort).unwrap_or(0);
+                self.sort = Sort::ALL[(place + 1) % Sort::ALL.len()].0;
+                self.sort_pods();
+            }
+            KeyCode::Char('r') => {
+                self.is_reversed = !self.is_reversed;
+                self.sort_pods();
+            }
+            KeyCode::Char(' ') => self.is_paused = !self.is_paused,
+            _ => {}
+        }
+    }
+
+    fn show(&mut self, view: View) {
+        self.view = view;
+        self.scroll = 0;
+    }
+}

@@ -1,0 +1,168 @@
+//! The table of pods: its columns, and those that a narrow terminal leaves out.
+
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+
+use super::text::{bytes, pad, plain, seconds, shorten, signed};
+use crate::telemetry::live::state::PodState;
+
+/// A column: its heading and its width; a name takes what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Rank,
+    Pod,
+    Owner,
+    Qos,
+    Priority,
+    Usage,
+    Request,
+    Limit,
+    Over,
+    Rate,
+    Stall,
+    LimitIn,
+    Forecast,
+}
+
+use Column::{Forecast, Limit, LimitIn, Over, Owner, Pod, Priority, Qos, Rank, Rate, Request, Stall, Usage};
+
+const ALL: [Column; 13] =
+    [Rank, Pod, Owner, Qos, Priority, Usage, Request, Limit, Over, Rate, Stall, LimitIn, Forecast];
+
+/// In this order columns are left out where there is no room.
+const LEFT_OUT: [Column; 8] = [Forecast, Owner, Limit, Stall, Priority, Qos, LimitIn, Rate];
+
+/// A name of a pod has at least so many columns.
+const NAME: usize = 19;
+
+impl Column {
+    fn heading(self) -> &'static str {
+        match self {
+            Rank => "RANK",
+            Pod => "POD",
+            Owner => "OWNER",
+            Qos => "QOS",
+            Priority => "PRIO",
+            Usage => "USAGE",
+            Request => "REQUEST",
+            Limit => "LIMIT",
+            Over => "OVER",
+            Rate => "RATE/s",
+            Stall => "STALL",
+            LimitIn => "LIMIT IN",
+            Forecast => "FORECAST",
+        }
+    }
+
+    fn columns(self) -> usize {
+        match self {
+            Rank => 5,
+            Pod => NAME,
+            Owner => 22,
+            Qos => 3,
+            Priority => 6,
+            Usage | Limit => 6,
+            Request | Over | Rate => 7,
+            Stall => 5,
+            LimitIn => 8,
+            Forecast => 24,
+        }
+    }
+
+    fn is_number(self) -> bool {
+        !matches!(self, Pod | Owner | Qos | Forecast)
+    }
+
+    fn cell(self, pod: &PodState) -> String {
+        let none = || "-".to_owned();
+        match self {
+            Rank => pod.rank.map_or_else(none, |rank| rank.to_string()),
+            Pod => format!("{}/{}", pod.namespace, pod.pod),
+            Owner => pod.owner.clone().unwrap_or_else(none),
+            Qos => match &*pod.qos {
+                "Guaranteed" => "Gu".to_owned(),
+                "Burstable" => "Bu".to_owned(),
+                "BestEffort" => "BE".to_owned(),
+                _ => none(),
+            },
+            Priority => match pod.priority {
+                2_000_000_000.. => "system".to_owned(),
+                number if number.unsigned_abs() >= 1_000_000 => format!("{}M", number / 1_000_000),
+                number => number.to_string(),
+            },
+            Usage => pod.usage.map_or_else(|| "?".to_owned(), bytes),
+            Request => {
+                if pod.request == 0 {
+                    none()
+                } else {
+                    bytes(pod.request)
+                }
+            }
+            Limit => pod.limit.map_or_else(none, bytes),
+            Over => pod.over_request.map_or_else(|| "?".to_owned(), signed),
+            #[expect(clippy::cast_possible_truncation, reason = "a rate, shown with three digits")]
+            Rate => pod.usage_per_second.map_or_else(none, |rate| {
+                // What is less than a page a second is noise.
+                if rate.abs() < 4096.0 { "0".to_owned() } else { signed(rate as i64) }
+            }),
+            Stall => pod.reclaim_stall_ratio.map_or_else(none, |ratio| format!("{:.0}%", 100.0 * ratio)),
+            LimitIn => pod.limit_eta_seconds.map_or_else(none, seconds),
+            Forecast => pod.forecast.clone(),
+        }
+    }
+}
+
+/// The table's lines, the heading first: a window of so many around the selected pod.
+pub(super) fn table(
+    pods: &[PodState],
+    selected: usize,
+    columns: usize,
+    lines: usize,
+    is_ascii: bool,
+) -> Vec<Line<'static>> {
+    let chosen = chosen(columns);
+    let fixed: usize = chosen.iter().map(|it| it.columns() + 1).sum();
+    let widths: Vec<usize> = chosen
+        .iter()
+        .map(|it| it.columns() + if *it == Pod { columns.saturating_sub(fixed).min(60) } else { 0 })
+        .collect();
+    let row = |cell: &dyn Fn(Column) -> String| {
+        let cells = chosen.iter().zip(&widths).map(|(column, width)| {
+            let text = shorten(&plain(&cell(*column), is_ascii), *width, is_ascii);
+            pad(&text, *width, column.is_number())
+        });
+        cells.collect::<Vec<_>>().join(" ")
+    };
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut text = vec![Line::from(Span::styled(row(&|column| column.heading().to_owned()), bold))];
+    let rows = lines.saturating_sub(1);
+    let first = selected.saturating_sub(rows / 2).min(pods.len().saturating_sub(rows));
+    for (place, pod) in pods.iter().enumerate().skip(first).take(rows) {
+        let mut style = match pod.rank {
+            Some(1) => Style::new().fg(Color::Red),
+            Some(_) => Style::new(),
+            None => Style::new().add_modifier(Modifier::DIM),
+        };
+        if place == selected {
+            style = style.add_modifier(Modifier::REVERSED);
+        }
+        let mark = if place == selected { ">" } else { " " };
+        let line = row(&|column| column.cell(pod));
+        // The mark is in the first column, where no rank is so long.
+        let line = format!("{mark}{}", line.get(1..).unwrap_or_default());
+        text.push(Line::from(Span::styled(line, style)));
+    }
+    text
+}
+
+/// The columns that fit.
+fn chosen(columns: usize) -> Vec<Column> {
+    let mut chosen = ALL.to_vec();
+    for left_out in LEFT_OUT {
+        if chosen.iter().map(|it| it.columns() + 1).sum::<usize>() <= columns + 1 {
+            break;
+        }
+        chosen.retain(|it| *it != left_out);
+    }
+    chosen
+}

@@ -1,0 +1,266 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::telemetry::live::state::{ContainerState, MemoryPressure, SignalState, ThresholdState};
+
+const MI: i64 = 1 << 20;
+const GI: i64 = 1 << 30;
+
+fn threshold(threshold: &str, value: i64) -> ThresholdState {
+    ThresholdState { threshold: threshold.into(), source: "agent".into(), value, ..ThresholdState::default() }
+}
+
+fn signal(name: &str, available: i64, capacity: i64, thresholds: Vec<ThresholdState>) -> SignalState {
+    SignalState { signal: name.into(), available: Some(available), capacity: Some(capacity), thresholds }
+}
+
+fn pod(rank: Option<usize>, name: &str, usage: i64, request: i64, forecast: &str) -> PodState {
+    let (namespace, name) = name.split_once('/').unwrap();
+    let container = |container: &str, part| ContainerState {
+        container: container.into(),
+        usage: Some(u64::try_from(usage / part).unwrap()),
+        disk_usage: Some(7 << 20),
+    };
+    PodState {
+        rank,
+        namespace: namespace.into(),
+        pod: name.into(),
+        pod_uid: format!("uid-{namespace}-{name}"),
+        owner: Some(format!("ReplicaSet/{name}")),
+        qos: "Burstable".into(),
+        priority: if rank.is_some() { 0 } else { 2_000_001_000 },
+        usage: Some(usage),
+        request,
+        limit: Some(2 * request).filter(|limit| *limit > 0),
+        over_request: Some(usage - request),
+        usage_per_second: Some(18.0 * MI as f64),
+        reclaim_stall_ratio: Some(0.31),
+        limit_eta_seconds: Some(2400.0),
+        disk_usage: Some(14 << 20),
+        forecast: forecast.into(),
+        containers: vec![container("main", 2), container("sidecar", 2)],
+    }
+}
+
+fn calm() -> NodeState {
+    let pods = vec![
+        pod(Some(1), "batch/report-7f9c", 4900 * MI, 100 * MI, "evicted next"),
+        pod(Some(2), "shop/checkout-5f6d8-2", 458 * MI, 400 * MI, "needs +4.74Gi"),
+        pod(Some(3), "web/api-5d7c9-x2", 610 * MI, 500 * MI, "needs priority 0"),
+        pod(None, "kube-system/etcd-worker-1", 48 * MI, 16 * MI, "never: critical"),
+    ];
+    NodeState {
+        schema_version: 1,
+        at: "2026-01-05T22:10:27Z".parse().unwrap(),
+        version: "0.1.0".into(),
+        node: Some("worker-1".into()),
+        action: "evict".into(),
+        dry_run: "none".into(),
+        profile: "kubelet".into(),
+        signals: vec![
+            signal(
+                "memory.available",
+                5 * GI,
+                8 * GI,
+                vec![threshold("soft", 1200 * MI), threshold("hard", 512 * MI)],
+            ),
+            signal("nodefs.available", 60 * GI, 100 * GI, vec![threshold("hard", 10 * GI)]),
+            signal("nodefs.inodesFree", 6_000_000, 6_553_600, vec![threshold("hard", 327_680)]),
+            signal("pid.available", 31_564, 32_768, vec![]),
+        ],
+        memory_pressure: Some(MemoryPressure { some_avg10: 0.0, full_avg10: 0.0 }),
+        pods_at: Some("2026-01-05T22:10:24Z".parse().unwrap()),
+        pods,
+        ..NodeState::default()
+    }
+}
+
+/// A soft threshold is met, the hard one is near.
+fn soft() -> NodeState {
+    let mut state = calm();
+    let memory = &mut state.signals[0];
+    memory.available = Some(712 * MI);
+    memory.thresholds[0].met = true;
+    memory.thresholds[0].met_seconds = Some(24.0);
+    memory.thresholds[0].grace_seconds = Some(30.0);
+    memory.thresholds[1].eta_seconds = Some(11.0);
+    state.conditions = vec!["MemoryPressure".into()];
+    state.memory_pressure = Some(MemoryPressure { some_avg10: 14.2, full_avg10: 3.1 });
+    state
+}
+
+fn screen_of(state: NodeState) -> Screen {
+    let mut screen = Screen::new(Sort::Rank, false);
+    screen.update(state);
+    screen
+        .event("2026-01-05T22:10:05.001Z threshold memory.available soft 1.2Gi met: 1.19Gi available".into());
+    screen.event(
+        "2026-01-05T22:10:21.310Z oom_kill shop/img-9 (convert, pid 4711): container limit 256Mi".into(),
+    );
+    screen.explain(vec![
+        "batch/report-7f9c is evicted first for memory.available: rank 1 of 3".into(),
+        "uses 4.79Gi and requests 100Mi: it is 4.69Gi above its request".into(),
+        "goes before shop/checkout-5f6d8-2: it is 4.69Gi above its request, the other is 58Mi above its request".into(),
+        "would stay, and shop/checkout-5f6d8-2 would be evicted, with 4.63Gi less used or more requested, or a priority of 1".into(),
+    ]);
+    screen
+}
+
+fn drawn(screen: &Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn press(screen: &mut Screen, keys: &str) {
+    keys.chars().for_each(|key| screen.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)));
+}
+
+fn code(screen: &mut Screen, code: KeyCode) {
+    screen.key(KeyEvent::new(code, KeyModifiers::NONE));
+}
+
+#[test]
+fn a_small_terminal_shows_pods_events_and_the_explanation() {
+    insta::assert_snapshot!("calm_80x24", drawn(&screen_of(calm()), 80, 24));
+    insta::assert_snapshot!("soft_80x24", drawn(&screen_of(soft()), 80, 24));
+}
+
+#[test]
+fn a_large_terminal_shows_all_columns() {
+    insta::assert_snapshot!("soft_160x50", drawn(&screen_of(soft()), 160, 50));
+}
+
+#[test]
+fn a_tiny_terminal_says_so() {
+    insta::assert_snapshot!("tiny_40x10", drawn(&screen_of(soft()), 40, 10));
+}
+
+#[test]
+fn each_view_fills_the_screen() {
+    let mut screen = screen_of(soft());
+    for (key, name) in [('c', "containers"), ('d', "disks"), ('?', "help")] {
+        press(&mut screen, &key.to_string());
+        insta::assert_snapshot!(format!("{name}_80x24"), drawn(&screen, 80, 24));
+    }
+}
+
+#[test]
+fn without_utf_8_everything_is_ascii() {
+    let mut state = soft();
+    state.pods[0].pod = "名前-1".into();
+    let mut screen = screen_of(state);
+    screen.is_ascii = true;
+    for key in ["1", "2", "3", "c", "d", "?"] {
+        press(&mut screen, key);
+        assert!(drawn(&screen, 80, 24).is_ascii(), "{key}");
+    }
+    press(&mut screen, "1");
+    insta::assert_snapshot!("ascii_80x24", drawn(&screen, 80, 24));
+}
+
+#[test]
+fn wide_characters_and_long_names_keep_the_columns() {
+    let mut state = calm();
+    state.pods[0].pod = "名前空間のとても長い名前-1".into();
+    state.pods[1].pod = "x".repeat(253);
+    state.pods[2].pod = "a\u{1b}[2Jb".into();
+    insta::assert_snapshot!("names_80x24", drawn(&screen_of(state), 80, 24));
+}
+
+fn thousand() -> NodeState {
+    let pods = (1..=1000)
+        .map(|rank| pod(Some(rank), &format!("shop/pod-{rank:04}"), (2000 - rank as i64) * MI, MI, ""));
+    NodeState { pods: pods.collect(), pods_omitted: 7, ..calm() }
+}
+
+#[test]
+fn the_selected_one_of_a_thousand_pods_is_on_the_screen() {
+    let mut screen = screen_of(thousand());
+    press(&mut screen, "G");
+    assert!(drawn(&screen, 80, 24).contains(">1000 shop/pod-1000"));
+    code(&mut screen, KeyCode::PageUp);
+    assert!(drawn(&screen, 80, 24).contains("> 990 shop/pod-0990"));
+    press(&mut screen, "/0500");
+    code(&mut screen, KeyCode::Enter);
+    let text = drawn(&screen, 80, 24);
+    assert!(text.contains("> 500 shop/pod-0500") && text.contains("of 1007 pods, by rank"), "{text}");
+    press(&mut screen, "/nothing");
+    code(&mut screen, KeyCode::Enter);
+    assert_eq!(screen.selected().unwrap().pod, "pod-0500", "nothing was found");
+    press(&mut screen, "gor");
+    let text = drawn(&screen, 80, 24);
+    assert!(text.contains("by usage, reverse"), "{text}");
+}
+
+#[test]
+fn a_selection_stays_with_its_pod_until_that_is_gone() {
+    let mut screen = screen_of(calm());
+    press(&mut screen, "jj");
+    assert_eq!(screen.selected().unwrap().pod, "api-5d7c9-x2");
+    let mut state = calm();
+    state.pods.swap(0, 2);
+    state.pods[0].rank = Some(1);
+    state.pods[2].rank = Some(3);
+    screen.update(state.clone());
+    assert_eq!(screen.selected().unwrap().pod, "api-5d7c9-x2");
+    state.pods.remove(0);
+    screen.update(state);
+    assert_eq!(screen.selected().unwrap().rank, Some(2), "the first of the others");
+    screen.update(NodeState { pods: Vec::new(), ..calm() });
+    press(&mut screen, "jkGg/x");
+    code(&mut screen, KeyCode::Enter);
+    assert_eq!(screen.selected(), None);
+}
+
+#[test]
+fn no_size_and_no_key_is_too_much() {
+    let mut empty = Screen::new(Sort::Rank, false);
+    empty.update(NodeState::default());
+    let mut wide = thousand();
+    wide.pods.truncate(40);
+    wide.pods.iter_mut().for_each(|pod| pod.pod = "名前空間のとても長い名前".repeat(8));
+    wide.signals = vec![wide.signals[0].clone(); 9];
+    let mut full = screen_of(wide);
+    for view in ["1", "2", "3", "c", "d", "?"] {
+        press(&mut empty, view);
+        press(&mut full, view);
+        for width in (1..300).step_by(23) {
+            for height in [1, 2, 5, 11, 12, 13, 15, 20, 24, 60, 100] {
+                drawn(&empty, width, height);
+                drawn(&full, width, height);
+            }
+        }
+    }
+    for code_of in
+        [KeyCode::Tab, KeyCode::BackTab, KeyCode::Delete, KeyCode::F(1), KeyCode::Esc, KeyCode::Left]
+    {
+        code(&mut full, code_of);
+        drawn(&full, 80, 24);
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_shown_until_it_does() {
+    let mut screen = screen_of(calm());
+    screen.fail("error: ask the agent at /run/eviction-agent/agent.sock: No such file or directory".into());
+    assert!(drawn(&screen, 80, 24).contains("error: ask the agent"));
+    screen.update(calm());
+    assert!(drawn(&screen, 80, 24).contains("q quit"));
+}
+
+#[test]
+fn keys_end_it_or_pause_it() {
+    let mut screen = screen_of(calm());
+    press(&mut screen, " ");
+    assert!(screen.is_paused() && drawn(&screen, 80, 24).contains("paused"));
+    press(&mut screen, "/q");
+    assert!(!screen.is_ended(), "a letter that is searched for");
+    screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
+    assert!(screen.is_ended());
+    let mut screen = screen_of(calm());
+    press(&mut screen, "q");
+    assert!(screen.is_ended());
+}
