@@ -54,6 +54,16 @@ fn each_ci_values_file_renders_what_is_on_record() {
     }
 }
 
+#[test]
+fn chart_and_image_have_the_version_of_the_agent() {
+    let text = fs::read_to_string(chart().join("Chart.yaml")).unwrap();
+    let found: Value = serde_yaml_ng::from_str(&text).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!((&found["version"], &found["appVersion"]), (&json!(version), &json!(version)));
+    let images = found["annotations"]["artifacthub.io/images"].as_str().unwrap();
+    assert!(images.contains(&format!("image: eviction-agent:{version}\n")), "{images}");
+}
+
 /// The schema of `config` is the agent's own, under an `$id` by which its references are found.
 #[test]
 fn the_schema_of_the_values_has_that_of_the_agent() {
