@@ -1,7 +1,7 @@
 //! The chart, installed by Helm on a real node: a dry run that evicts no pod, evictions when asked, and nothing left in
 //! the cluster afterwards.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -81,6 +81,21 @@ fn remaining(cluster: &Cluster) -> Vec<String> {
     found
 }
 
+/// What agents have logged on standard error.
+fn warnings(folder: &Path) -> Vec<String> {
+    let mut open = vec![folder.join("pod-logs")];
+    let mut lines = Vec::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()));
+        } else if path.to_string_lossy().contains(NAME) {
+            let text = std::fs::read_to_string(path).unwrap();
+            lines.extend(text.lines().filter(|line| line.contains(" stderr F ")).map(str::to_owned));
+        }
+    }
+    lines
+}
+
 #[test]
 fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
@@ -124,7 +139,12 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
         .until("the next agent is Ready", |cluster| Ok(ready(cluster)?.filter(|uid| *uid != first)))
         .unwrap();
     assert!(second.is_string());
-    assert!(!marks(&world.cluster).is_empty(), "an agent that acts writes to the node");
+    world
+        .cluster
+        .until("an agent that acts writes to the node", |cluster| {
+            Ok((!marks(cluster).is_empty()).then_some(()))
+        })
+        .unwrap_or_else(|error| panic!("{error:#}: {:#?}", warnings(&folder)));
 
     let tested = helm.run(&["test", NAME, "--namespace", NAME, "--logs", "--timeout=2m"]);
     let log = tested.unwrap_or_else(|error| panic!("{error}"));
