@@ -27,12 +27,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Helm])?;
     let built = test::build(&["eviction-agent", "tests"], &["--test", "chart", "--bins"], &tools)?;
     let Some(program) = built.tests.first() else { bail!("the tests of the chart were not built") };
-    let mut command = program.start(&built.programs);
-    command.envs(programs(&tools));
+    let start = |arguments: &[&str]| {
+        let mut command = program.start(&built.programs);
+        command.args(arguments).envs(programs(&tools));
+        command
+    };
     if args.update {
-        command.env(UPDATE, "1");
+        // What is rendered is checked by the schema, so that goes first.
+        shell::run(start(&["generated::the_schema"]).env(UPDATE, "1"))?;
+        shell::run(start(&["generated", "--test-threads=1"]).env(UPDATE, "1"))?;
     }
-    shell::run(&mut command)?;
+    shell::run(&mut start(&[]))?;
     Ok(ExitCode::SUCCESS)
 }
 
