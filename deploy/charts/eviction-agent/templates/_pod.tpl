@@ -118,6 +118,10 @@ containers:
   # For what pods use of the disks, at the same path as on the host.
   - {name: {{ .name }}, mountPath: {{ .path }}, readOnly: true, mountPropagation: HostToContainer}
   {{- end }}
+  {{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
+  # The directory and not the socket: the runtime makes a new socket at each start.
+  - {name: cri, mountPath: {{ .disks.criSocketDir }}, mountPropagation: HostToContainer}
+  {{- end }}
   {{- with .extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -139,6 +143,10 @@ volumes:
 {{- range include "eviction-agent.storagePaths" $root | fromYamlArray }}
 - name: {{ .name }}
   hostPath: {path: {{ .path }}, type: Directory}
+{{- end }}
+{{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
+- name: cri
+  hostPath: {path: {{ .disks.criSocketDir }}, type: Directory}
 {{- end }}
 {{- with .extraVolumes }}
 {{- toYaml . | nindent 0 }}
