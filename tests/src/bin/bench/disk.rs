@@ -23,6 +23,8 @@ use crate::overhead::{cpu_ns, percent};
 use crate::stage::Stage;
 
 const DISK: u64 = 1536 * MIB;
+/// On a small one the timer comes often, since it could be filled soon.
+const CALM_DISK: u64 = 16 * 1024 * MIB;
 /// A bound for what runs here: page cache must not be short.
 const MEMORY: u64 = 8192 * MIB;
 const VOLUME: &str = "scratch";
@@ -174,8 +176,8 @@ struct Site {
 }
 
 impl Site {
-    fn new(pods: usize, limit_mib: Option<u64>) -> Result<Self> {
-        let disk = FileSystem::new(Kind::Ext4, DISK, "eviction-bench-disk")?;
+    fn new(pods: usize, limit_mib: Option<u64>, bytes: u64) -> Result<Self> {
+        let disk = FileSystem::new(Kind::Ext4, bytes, "eviction-bench-disk")?;
         let mut node = Node::new("bench", MEMORY, 4096)?;
         for nth in 0..pods {
             let spec = PodSpec::new("bench", format!("pod-{nth:03}"), &["main"], 8);
@@ -262,7 +264,7 @@ impl Watcher {
 fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
     stage.interrupt.check()?;
     let limit = (load == Load::Limit).then_some(8);
-    let site = Site::new(3, limit)?;
+    let site = Site::new(3, limit, DISK)?;
     let volume = site.volume(0);
     let before = load.left(site.disk.path())?;
     let threshold = before - load.headroom();
@@ -301,7 +303,7 @@ fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
 
 /// How much slower buffered writes are near a threshold, by processor time, and the noise of that.
 fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
-    let site = Site::new(1, None)?;
+    let site = Site::new(1, None, DISK)?;
     let place = site.volume(0).display().to_string();
     let arguments = ["measure", "--what", "write", "--count", BLOCKS, "--dir", &place];
     let mut writer = Workload::run(&stage.workload, site.node.pods[0].first()?, arguments)?;
@@ -335,7 +337,7 @@ fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
 
 /// What a calm agent costs that watches a disk with pods on it.
 fn calm(stage: &Stage, seconds: u64) -> Result<Vec<Row>> {
-    let site = Site::new(MOST_PODS, None)?;
+    let site = Site::new(MOST_PODS, None, CALM_DISK)?;
     let threshold = Load::Write.left(site.disk.path())? / 10;
     let agent = site.agent(stage, Load::Write.signal(), threshold, &[])?;
     stage.interrupt.sleep(Duration::from_secs(12))?;
