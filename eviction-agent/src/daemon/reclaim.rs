@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::configuration::Reclaim;
+use super::state::ImageHistoryFile;
 use crate::error::Failure;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
 use eviction_core::pods::mirrored_uid;
@@ -17,6 +18,7 @@ use eviction_cri::{
     Endpoint, NodePods, NodeView, ReclaimConfig, ReclaimOrder, ReclaimReport, Reclaimer, RuntimeInfo, Space,
     read_runtime,
 };
+use eviction_node::clock::mono_ns;
 use eviction_node::file::InWords;
 use eviction_node::fs::NodeFileSystems;
 use eviction_node::pod_index::PodIndex;
@@ -45,6 +47,8 @@ pub(crate) enum ShortFs {
 pub(crate) struct ReclaimParts {
     /// How images and containers are removed, if the agent does so.
     pub(crate) config: Option<ReclaimConfig>,
+    /// Where the history of images is kept, if it is.
+    pub(crate) history: Option<ImageHistoryFile>,
     /// The pods, once they are watched.
     pub(crate) pods: Option<watch::Receiver<PodsOfNode>>,
 }
@@ -59,7 +63,7 @@ impl ReclaimParts {
         find_file_systems: impl FnOnce() -> NodeFileSystems,
     ) -> Result<Option<ReclaimExecutor>, Failure> {
         let Some((config, pods)) = self.config.zip(self.pods) else { return Ok(None) };
-        ReclaimExecutor::start(config, pods, find_file_systems()).map(Some)
+        ReclaimExecutor::start(config, self.history, pods, find_file_systems()).map(Some)
     }
 }
 
@@ -128,6 +132,7 @@ impl ReclaimExecutor {
     /// If there can be none.
     pub(crate) fn start(
         config: ReclaimConfig,
+        history: Option<ImageHistoryFile>,
         pods: watch::Receiver<PodsOfNode>,
         file_systems: NodeFileSystems,
     ) -> Result<Self, Failure> {
@@ -135,7 +140,11 @@ impl ReclaimExecutor {
         let (sender, reports) = mpsc::channel(1);
         let node = Node { pods, file_systems, short: ShortFs::Image };
         let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(run(Reclaimer::new(config), node, receiver, sender)),
+            Ok(runtime) => {
+                let known = history.as_ref().map(ImageHistoryFile::read).unwrap_or_default();
+                let reclaimer = Reclaimer::with_history(config, known, Duration::from_nanos(mono_ns()));
+                runtime.block_on(run(reclaimer, history, node, receiver, sender));
+            }
             Err(error) => tracing::error!(%error, "start node reclaim"),
         };
         std::thread::Builder::new()
@@ -167,11 +176,12 @@ impl ReclaimExecutor {
 
 async fn run(
     mut reclaimer: Reclaimer,
+    history: Option<ImageHistoryFile>,
     mut node: Node,
     mut orders: mpsc::Receiver<(ReclaimOrder, ShortFs)>,
     reports: mpsc::Sender<ReclaimReport>,
 ) {
-    let mut fails = false;
+    let (mut fails, mut is_kept) = (false, true);
     let mut next = Instant::now();
     loop {
         let observe = async {
@@ -195,6 +205,13 @@ async fn run(
                     tracing::warn!(%error, "the images of the node are not known: none can be removed");
                 }
                 fails = observed.is_err();
+                if let (Some(file), Ok(())) = (&history, observed) {
+                    let written = file.write(reclaimer.history());
+                    if let (Err(error), true) = (&written, is_kept) {
+                        tracing::warn!(%error, "write the history of images");
+                    }
+                    is_kept = written.is_ok();
+                }
             }
         }
     }

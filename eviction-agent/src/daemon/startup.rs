@@ -41,7 +41,7 @@ use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
 use super::realtime;
 use super::reclaim::{self, ReclaimParts};
-use super::state::{self, PersistedState, RestoredState};
+use super::state::{self, ImageHistoryFile, PersistedState, RestoredState};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
@@ -156,7 +156,9 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
     let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
-    let reclaim = ReclaimParts { config: reclaim, pods: None };
+    let history = state_dir.as_deref().zip(state::read_boot_id());
+    let history = history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
+    let reclaim = ReclaimParts { config: reclaim, history, pods: None };
     let plan = Plan {
         policy,
         profile,

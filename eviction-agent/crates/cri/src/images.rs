@@ -4,20 +4,23 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::{Container, Image};
 
 /// Names and ids of images that must stay: a name as a pod or a container has it, or an image id.
 pub type ImageNames = BTreeSet<String>;
 
 /// When each image was seen first, and in use last. Times are since any fixed moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageHistory {
     images: BTreeMap<String, Seen>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     first: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
     used: Option<Duration>,
 }
 

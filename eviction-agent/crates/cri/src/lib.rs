@@ -22,6 +22,7 @@ mod reclaim_tests;
 mod runtime;
 
 pub use client::{Client, CriError, Endpoint};
+pub use images::ImageHistory;
 pub use reclaim::{
     NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, ReclaimReport, Reclaimer, RemovedImage,
     Space,

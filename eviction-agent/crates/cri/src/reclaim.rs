@@ -135,7 +135,9 @@ pub struct ReclaimReport {
 pub struct Reclaimer {
     config: ReclaimConfig,
     history: ImageHistory,
+    /// When it was made, and that moment in the history.
     started: Instant,
+    started_at: Duration,
 }
 
 /// What ended an attempt before its lists did.
@@ -153,7 +155,21 @@ impl From<CriError> for Stop {
 impl Reclaimer {
     /// Knows no image yet, so that each is too young at first, as after a start of the kubelet.
     pub fn new(config: ReclaimConfig) -> Self {
-        Self { config, history: ImageHistory::default(), started: Instant::now() }
+        Self::with_history(config, ImageHistory::default(), Duration::ZERO)
+    }
+
+    /// Goes on with what a former one has observed; `now` is the present moment in its history.
+    pub fn with_history(config: ReclaimConfig, history: ImageHistory, now: Duration) -> Self {
+        Self { config, history, started: Instant::now(), started_at: now }
+    }
+
+    /// What it knows of the images.
+    pub fn history(&self) -> &ImageHistory {
+        &self.history
+    }
+
+    fn now(&self) -> Duration {
+        self.started_at.saturating_add(self.started.elapsed())
     }
 
     /// How it reclaims.
@@ -177,7 +193,7 @@ impl Reclaimer {
         let (images, in_use) = timeout(within, read)
             .await
             .unwrap_or_else(|_| Err(CriError::Connect { path, cause: cause() }))?;
-        self.history.observe(self.started.elapsed(), &images, &in_use);
+        self.history.observe(self.now(), &images, &in_use);
         Ok(())
     }
 
@@ -274,7 +290,7 @@ impl<N: NodeView> Attempt<'_, N> {
         always = resolve_images(client, &always).await?;
         let images = read_images(client).await?;
         let in_use = names_of_containers(&read_containers(client).await?);
-        let now = self.reclaimer.started.elapsed();
+        let now = self.reclaimer.now();
         self.reclaimer.history.observe(now, &images, &in_use);
         let all = always.union(&in_use).cloned().collect();
         let config = &self.reclaimer.config;

@@ -199,6 +199,25 @@ async fn a_young_image_stays_until_it_is_old() {
 }
 
 #[tokio::test]
+async fn a_restart_makes_no_image_young_and_forgets_no_use() {
+    let runtime = FakeRuntime::start(garbage());
+    let hour = ReclaimConfig { min_image_age: Duration::from_secs(3600), ..config(&runtime) };
+    let mut former = Reclaimer::new(hour.clone());
+    former.observe_images().await.unwrap();
+    let history = former.history().clone();
+    let report = Reclaimer::with_history(hour.clone(), history.clone(), Duration::from_secs(3500))
+        .reclaim(ALL, &mut node(&runtime))
+        .await;
+    assert_eq!((report.end, report.images.len()), (ReclaimEnd::NothingLeft, 0));
+    runtime.state().images.push(image("new", 9 * MIB));
+    let report = Reclaimer::with_history(hour, history, Duration::from_secs(3700))
+        .reclaim(ALL, &mut node(&runtime))
+        .await;
+    assert_eq!(report.end, ReclaimEnd::Enough);
+    assert_eq!(runtime.removals(), ["RemoveImage b", "RemoveImage d", "RemoveImage e"]);
+}
+
+#[tokio::test]
 async fn what_is_gone_is_removed_and_what_is_refused_is_told() {
     for (code, errors) in [(Code::NotFound, 0), (Code::Internal, 5)] {
         let runtime = FakeRuntime::start(garbage());

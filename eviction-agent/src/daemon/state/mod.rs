@@ -17,6 +17,7 @@
 mod config;
 mod document;
 mod file;
+mod images;
 mod open;
 mod restore;
 mod writer;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use config::SavedConfig;
 pub(crate) use document::Identity;
+pub(crate) use images::ImageHistoryFile;
 pub(crate) use open::{PersistedState, open, read_boot_id};
 pub(crate) use restore::{RestoredState, restore};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};
