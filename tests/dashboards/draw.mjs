@@ -3,9 +3,10 @@
 // to any server.
 import { build } from 'esbuild';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { chromium } from 'playwright-core';
 
-const [folder, answersFile, ...boards] = process.argv.slice(2);
+const [folder, answersFile, ...boards] = process.argv.slice(2).map((path) => resolve(path));
 mkdirSync(folder, { recursive: true });
 await build({
   entryPoints: ['render.tsx'], bundle: true, minify: true, jsx: 'automatic', outfile: `${folder}/render.js`,
