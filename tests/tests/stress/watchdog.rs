@@ -55,10 +55,11 @@ fn reaction_thread(pid: u32) -> u32 {
 #[test]
 fn a_control_loop_that_stands_still_is_reported_until_it_turns_again() {
     let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
+    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    // Dropped before the agent, which a failed test could not stop while its thread is frozen.
     let Some(freezer) = Freezer::new() else {
         skip!("there is no version 1 freezer, which stops one thread")
     };
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     freezer.take(reaction_thread(rig.pid()));
     freezer.set("FROZEN");
     rig.until("the stall is reported", || rig.metric("eviction_agent_control_loop_stalled") == 1.0);
