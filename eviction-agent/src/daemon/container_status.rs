@@ -34,10 +34,10 @@ impl ContainerStatusTracker {
     }
 
     /// The ends that are told by these pods and were not told by those before.
-    pub(crate) fn update(&mut self, roster: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
+    pub(crate) fn update(&mut self, pod_index: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
         let before = std::mem::take(&mut self.told);
         let mut ends = Vec::new();
-        for known in roster.known() {
+        for known in pod_index.known() {
             let pod = &known.pod;
             let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
             for end in &pod.ended {
@@ -91,7 +91,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn roster(reason: &str, ends: &[(&str, i64)]) -> PodIndex {
+    fn pod_index(reason: &str, ends: &[(&str, i64)]) -> PodIndex {
         let end = |(instance, at): &(&str, i64)| ContainerEnd {
             container: "main".into(),
             instance: (*instance).into(),
@@ -115,27 +115,27 @@ mod tests {
         PodIndex::new(vec![Arc::new(KnownPod::new(pod, &policy(Vec::new())))])
     }
 
-    fn update(statuses: &mut ContainerStatusTracker, roster: &PodIndex) -> Vec<ContainerEnded> {
-        statuses.update(roster, &Clock::start())
+    fn update(statuses: &mut ContainerStatusTracker, pod_index: &PodIndex) -> Vec<ContainerEnded> {
+        statuses.update(pod_index, &Clock::start())
     }
 
     #[test]
     fn each_end_is_told_once_and_none_of_before() {
         let mut statuses = ContainerStatusTracker::new(Timestamp::new(100, 900_000_000).unwrap());
-        let first = update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)]));
+        let first = update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)]));
         assert_eq!(first.len(), 1);
         let end = &first[0];
         assert_eq!((end.instance.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
         assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
-        assert!(update(&mut statuses, &roster("", &[("old", 99), ("i1", 100)])).is_empty());
-        assert_eq!(update(&mut statuses, &roster("", &[("i1", 100), ("i2", 105)])).len(), 1);
+        assert!(update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)])).is_empty());
+        assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 100), ("i2", 105)])).len(), 1);
     }
 
     #[test]
     fn an_eviction_that_shows_later_is_told() {
         let mut statuses = ContainerStatusTracker::new(second(5));
-        assert_eq!(update(&mut statuses, &roster("", &[("i1", 8)]))[0].evicted_by, None);
-        let evicted = update(&mut statuses, &roster(EVICTED, &[("i1", 8)]));
+        assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 8)]))[0].evicted_by, None);
+        let evicted = update(&mut statuses, &pod_index(EVICTED, &[("i1", 8)]));
         assert_eq!((evicted[0].evicted_by, evicted[0].evicted_at), (Some(Evictor::Kubelet), Some(second(7))));
     }
 }

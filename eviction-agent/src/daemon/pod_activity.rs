@@ -46,7 +46,7 @@ impl TaskTotals {
         programs: u32,
         now_ns: u64,
         sampler: &Sampler,
-        roster: &PodIndex,
+        pod_index: &PodIndex,
     ) -> Option<Vec<PodTaskDelta>> {
         if now_ns.saturating_sub(self.looked_ns) < TALLY_NS {
             return None;
@@ -71,10 +71,10 @@ impl TaskTotals {
                 Err(error) => tracing::debug!(%error, "sweeping the maps"),
             }
         }
-        Some(self.join(sampler, roster))
+        Some(self.join(sampler, pod_index))
     }
 
-    fn join(&mut self, sampler: &Sampler, roster: &PodIndex) -> Vec<PodTaskDelta> {
+    fn join(&mut self, sampler: &Sampler, pod_index: &PodIndex) -> Vec<PodTaskDelta> {
         let now = by_group(&self.tasks, &self.stalls);
         let pods = sampler.pods();
         let tally = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
@@ -84,13 +84,13 @@ impl TaskTotals {
         // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed. Every pod
         // has an entry, so that its counters begin at 0.
         let mut tallies: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
-        for pod in pods.pods.iter().filter_map(|group| roster.pod_of(group)) {
+        for pod in pods.pods.iter().filter_map(|group| pod_index.pod_of(group)) {
             tallies.entry(Some(&*pod.pod.uid)).or_insert_with(|| tally(Some(pod)));
         }
         for (id, activity) in &now {
             let since = activity.since(self.before.get(id).copied().unwrap_or_default());
             let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
-            let pod = group.and_then(|group| roster.pod_of(group));
+            let pod = group.and_then(|group| pod_index.pod_of(group));
             let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
             entry.or_insert_with(|| tally(pod)).activity.add(since);
         }
@@ -115,11 +115,11 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMa
 }
 
 /// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
-pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, roster: &PodIndex) -> event_log::TaskAlarm {
+pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
     let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
     let mut told = event_log::TaskAlarm {
         alarm: what.name(),
-        owner: KillCgroups::read(sampler).named(leaf_id, roster),
+        owner: KillCgroups::read(sampler).named(leaf_id, pod_index),
         pid: tgid,
         tasks,
         tasks_limit: bound,

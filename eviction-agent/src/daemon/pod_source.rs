@@ -40,7 +40,7 @@ impl PodSource {
         let Some(path) = path else { return Ok((Self::Nothing, PodIndex::default())) };
         let (file, pods) =
             PodsFile::open(path, parse_pod_list).map_err(|error| Failure::because("read pods", &error))?;
-        Ok((Self::File(Box::new(File { file, policy: policy.clone() })), roster(pods, policy)))
+        Ok((Self::File(Box::new(File { file, policy: policy.clone() })), pod_index(pods, policy)))
     }
 
     /// What the API server has sent so far.
@@ -55,7 +55,7 @@ impl PodSource {
         match self {
             Self::Nothing => std::future::pending().await,
             Self::File(given) => match given.file.changed().await {
-                FileChange::New(pods) => Ok(roster(pods, &given.policy)),
+                FileChange::New(pods) => Ok(pod_index(pods, &given.policy)),
                 FileChange::Invalid(error) => {
                     let error = chain(&error);
                     metrics.pods_file_errors.inc();
@@ -78,7 +78,7 @@ impl PodSource {
     }
 }
 
-fn roster(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
+fn pod_index(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
     PodIndex::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, policy))).collect())
 }
 

@@ -54,9 +54,7 @@ use crate::telemetry::{event_log, log_writer};
 use eviction_node::file_watch::FileWatch;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
-const OUTCOMES: usize = 64;
-
-type ResultChannels = mpsc::Receiver<KillUpdate>;
+const RESULTS: usize = 64;
 
 /// What is needed to start the loop. All that users can get wrong was checked.
 pub(crate) struct Plan {
@@ -64,20 +62,19 @@ pub(crate) struct Plan {
     pub(crate) profile: Profile,
     pub(crate) service: Service,
     root: NodeRoot,
-    root_name: String,
     host: Host,
     memory_capacity: Option<u64>,
     pid_capacity: Option<u64>,
     disks: FsPaths,
     executor: Killer,
-    outcomes: ResultChannels,
+    eviction_results: mpsc::Receiver<KillUpdate>,
     /// For the main thread.
     pub(crate) cluster: Option<Cluster>,
     node: Option<NodeStatusSender>,
     evictions: Option<EvictionSender>,
     /// For the slow side, as well.
     pub(crate) kept: PersistedState,
-    keep: StateSender,
+    state_sender: StateSender,
     recalled: RestoredState,
     records: bool,
     load: LoadOptions,
@@ -107,8 +104,7 @@ impl Plan {
 pub(crate) struct Ready {
     pub(crate) sources: Vec<event_log::Backend>,
     pub(crate) capacity: Capacity,
-    pub(crate) root: String,
-    /// The reaction thread.
+    /// The thread of the control loop.
     pub(crate) thread: rustix::thread::Pid,
 }
 
@@ -128,7 +124,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let rate_limits = rate_limits(&policy.rules);
-    let (told, outcomes) = mpsc::channel(OUTCOMES);
+    let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: what it keeps warm serves each of them.
     let connects = action.asks_server() || options.cluster.is_some();
     let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
@@ -138,20 +134,20 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
             let access = cluster.client.access();
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
             evictions =
-                Some(cluster.evictions(eviction_requests, action, rate_limits.clone(), told.clone())?);
+                Some(cluster.evictions(eviction_requests, action, rate_limits.clone(), results.clone())?);
         }
         // Only an agent that acts writes to the node's object.
         if options.cluster.is_some() && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }
-    let executor = killer(&root, action, rate_limits, told, metrics)?;
+    let executor = killer(&root, action, rate_limits, results, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (keep, kept, recalled) = state::open(options, state_dir.as_deref(), action, metrics)?;
+    let (state_sender, kept, recalled) = state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
@@ -164,18 +160,17 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         profile,
         service,
         root,
-        root_name: options.cgroup_root.display().to_string(),
         host,
         memory_capacity,
         pid_capacity: options.pid_capacity,
         disks: options.disks.clone(),
         executor,
-        outcomes,
+        eviction_results,
         cluster,
         node,
         evictions,
         kept,
-        keep,
+        state_sender,
         recalled,
         records: options.record.is_some(),
         dry_run: action.is_dry(),
@@ -195,24 +190,16 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
 
 /// Where the loop tells what it does.
 pub(crate) struct TelemetryOutputs {
-    pub(crate) notes: TelemetryQueue,
+    pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) pulse: Heartbeat,
-    pub(crate) kept_free: Watermarks,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) watermarks: Watermarks,
 }
 
-/// A loop that can start, and what it works with.
-pub(crate) struct BuiltLoop {
-    pub(crate) reaction: ControlLoop,
-    sources: Vec<BackendInfo>,
-    capacity: Capacity,
-    root_name: String,
-}
-
-/// The reaction thread: loads the kernel side, says what is used, runs the loop.
-pub(crate) fn react(
+/// The thread of the control loop: loads the BPF programs, reports which backends are in use, and runs the loop.
+pub(crate) fn run_control_loop(
     plan: Plan,
-    roster: PodIndex,
+    pod_index: PodIndex,
     outlets: TelemetryOutputs,
     commands: mpsc::Receiver<Command>,
     ready: oneshot::Sender<Ready>,
@@ -220,106 +207,89 @@ pub(crate) fn react(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::because("start the reaction runtime", &error))?;
+        .map_err(|error| Failure::because("start the runtime of the control loop", &error))?;
     let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
-        let BuiltLoop { reaction, mut sources, capacity, root_name } = build(plan, roster, outlets)?;
+        let (control_loop, mut sources) = build(plan, pod_index, outlets)?;
         log_writer::hurry();
         // Last of all: loading programs and reading a great tree take long, and need not be quick.
         sources.extend(realtime::prepare(&choice));
         missing_backend(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
         // From here on it is looked after; all that was loaded until now is no turn.
-        reaction.pulse.turn(mono_ns());
+        control_loop.heartbeat.turn(mono_ns());
         // Nobody waits any more when the main thread is ending already.
-        drop(ready.send(Ready { sources, capacity, root: root_name, thread: realtime::this() }));
-        reaction.run(commands).await
+        let capacity = control_loop.node_sampler.capacity();
+        drop(ready.send(Ready { sources, capacity, thread: realtime::this() }));
+        control_loop.run(commands).await
     });
     // A registration under way holds nothing that the end of the process does not give back.
     runtime.shutdown_background();
     ended
 }
 
-/// Puts the loop together. Needs the runtime that it is to run on.
-pub(crate) fn build(plan: Plan, roster: PodIndex, outlets: TelemetryOutputs) -> Result<BuiltLoop, Failure> {
-    let Plan {
-        policy,
-        profile: _,
-        service,
-        root,
-        root_name,
-        host,
-        memory_capacity,
-        pid_capacity,
-        disks,
-        executor,
-        outcomes,
-        cluster: _,
-        node,
-        evictions,
-        kept: _,
-        keep,
-        recalled,
-        records,
-        load: mut options,
-        dry_run,
-        reclaim,
-    } = plan;
-    let TelemetryOutputs { notes, metrics, pulse, kept_free } = outlets;
-    let file_systems = NodeFileSystems::find(&host, &disks, root.whole_machine);
-    options.disks = file_systems.hooked_types();
-    let (notifier, mut sources) = MemoryNotifier::start(&options, &service.probes, &root, &metrics)
-        .map_err(|error| Failure::because("make a timer", &error))?;
-    let sampler = open_sampler(root, &roster)?;
+/// Puts the loop together, and returns the backends that it uses. Needs the runtime that it is to run on.
+pub(crate) fn build(
+    mut plan: Plan,
+    pod_index: PodIndex,
+    outlets: TelemetryOutputs,
+) -> Result<(ControlLoop, Vec<BackendInfo>), Failure> {
+    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks } = outlets;
+    let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, plan.root.whole_machine);
+    plan.load.disks = file_systems.hooked_types();
+    let (notifier, mut sources) =
+        MemoryNotifier::start(&plan.load, &plan.service.probes, &plan.root, &metrics)
+            .map_err(|error| Failure::because("make a timer", &error))?;
+    let sampler = open_sampler(plan.root, &pod_index)?;
     sources.extend(sampler.info());
-    let (sampler, capacity) = capacity(sampler, &host, memory_capacity, pid_capacity)?;
-    let oom_counters = OomCounters::new(&host.proc, sampler.root().version, sampler.tree());
+    let (sampler, capacity) = capacity(sampler, &plan.host, plan.memory_capacity, plan.pid_capacity)?;
+    let oom_counters = OomCounters::new(&plan.host.proc, sampler.root().version, sampler.tree());
     let whole_machine = sampler.root().whole_machine;
-    let reclaim = reclaim.open(|| NodeFileSystems::find(&host, &disks, whole_machine))?;
-    let eyes = node_sampler(sampler, capacity, &host, &policy, file_systems);
-    sources.extend(eyes.disks.info());
+    let reclaim = plan.reclaim.open(|| NodeFileSystems::find(&plan.host, &plan.disks, whole_machine))?;
+    let node_sampler = node_sampler(sampler, capacity, &plan.host, &plan.policy, file_systems);
+    sources.extend(node_sampler.disks.info());
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let mut gauges = Gauges::new(&metrics);
-    gauges.follow(&policy, &metrics);
-    let mut reaction = ControlLoop {
+    gauges.follow(&plan.policy, &metrics);
+    let mut control_loop = ControlLoop {
         clock,
-        memory_lines: ThresholdLevels::of(&policy, Signal::MemoryAvailable, signed(capacity.memory)),
-        limits: Limits::new(service.memory_limits.warn_percent),
-        pid_lines: ThresholdLevels::of(&policy, Signal::PidAvailable, signed(capacity.pids)),
+        memory_levels: ThresholdLevels::of(&plan.policy, Signal::MemoryAvailable, signed(capacity.memory)),
+        limits: Limits::new(plan.service.memory_limits.warn_percent),
+        pid_levels: ThresholdLevels::of(&plan.policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::default(),
-        engine: engine(policy, dry_run),
-        storage: pod_storage(&disks, &host, &eyes),
-        eyes,
-        roster,
-        mains: ContainerInitTracker::new(&host.proc),
+        engine: engine(plan.policy, plan.dry_run),
+        storage: pod_storage(&plan.disks, &plan.host, &node_sampler),
+        node_sampler,
+        pod_index,
+        container_inits: ContainerInitTracker::new(&plan.host.proc),
         statuses: ContainerStatusTracker::new(clock.now().wall),
         oom_counters,
         notifier,
         kill_orders: KillOrders::default(),
-        kept_free,
-        executor,
-        evictions,
-        node,
-        outcomes,
+        watermarks,
+        executor: plan.executor,
+        evictions: plan.evictions,
+        node: plan.node,
+        eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),
-        notes,
+        telemetry,
         gauges,
-        pulse,
+        heartbeat,
         metrics,
-        tally: TaskTotals::default(),
-        keep,
-        records,
+        task_totals: TaskTotals::default(),
+        state_sender: plan.state_sender,
+        records: plan.records,
     };
-    reaction.recall(recalled);
+    control_loop.recall(plan.recalled);
     // What of it takes long is done before the first turn.
-    reaction.watch_containers();
-    Ok(BuiltLoop { reaction, sources, capacity, root_name })
+    control_loop.watch_containers();
+    Ok((control_loop, sources))
 }
 
 /// The cgroup tree as it is now; an error if pods are hidden from this cgroup namespace.
-fn open_sampler(root: NodeRoot, roster: &PodIndex) -> Result<Sampler, Failure> {
-    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| roster.knows(uid))
+fn open_sampler(root: NodeRoot, pod_index: &PodIndex) -> Result<Sampler, Failure> {
+    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| pod_index.knows(uid))
         .map_err(|error| Failure::because("read the cgroup tree", &error))?;
     sampler
         .root()
@@ -336,16 +306,16 @@ fn node_sampler(
     file_systems: NodeFileSystems,
 ) -> NodeSampler {
     let whole_machine = sampler.root().whole_machine;
-    let mut eyes = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
-    eyes.follow(&policy.rules);
-    eyes.allocatable.follow(policy);
-    eyes.disks = DiskMonitor::new(file_systems, online_cpus());
-    eyes.disks.follow(policy);
-    eyes
+    let mut node_sampler = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
+    node_sampler.follow(&policy.rules);
+    node_sampler.allocatable.follow(policy);
+    node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
+    node_sampler.disks.follow(policy);
+    node_sampler
 }
 
 fn pod_storage(disks: &FsPaths, host: &Host, sampler: &NodeSampler) -> PodStorageWatch {
-    PodStorageWatch::new(disks.storage(host, sampler.sampler.root().whole_machine))
+    PodStorageWatch::new(disks.storage(host, sampler.cgroups.root().whole_machine))
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

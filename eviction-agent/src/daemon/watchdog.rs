@@ -99,14 +99,14 @@ impl Watchdog {
 
 /// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
 /// seconds away. Exports what the log lost as well, which has no metrics of its own.
-pub(crate) async fn watch(pulse: Heartbeat, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
+pub(crate) async fn watch(heartbeat: Heartbeat, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
     let mut watchdog = Watchdog::default();
     let dropped = metrics.dropped(Queue::Log);
     loop {
         dropped.inc_by(log_writer::lost());
         let now_ns = mono_ns();
-        let next = pulse.next_look(now_ns);
-        match watchdog.look(now_ns, pulse.missing_ns(now_ns), next) {
+        let next = heartbeat.next_look(now_ns);
+        match watchdog.look(now_ns, heartbeat.missing_ns(now_ns), next) {
             Some(StallChange::Stalled { missing_ns }) => {
                 metrics.loop_stalled.set(1);
                 metrics.loop_stalls.inc();
@@ -152,27 +152,27 @@ mod tests {
 
     #[test]
     fn a_loop_that_is_late_is_missed_after_the_allowance() {
-        let pulse = Heartbeat::new();
-        let missing = |now| pulse.missing_ns(now);
-        pulse.rest(110 * SECOND_NS);
+        let heartbeat = Heartbeat::new();
+        let missing = |now| heartbeat.missing_ns(now);
+        heartbeat.rest(110 * SECOND_NS);
         assert_eq!(missing(0), None, "a clock that runs backwards");
         assert_eq!(missing(112 * SECOND_NS), None);
         assert_eq!(missing(113 * SECOND_NS), Some(3 * SECOND_NS));
-        pulse.turn(113 * SECOND_NS);
+        heartbeat.turn(113 * SECOND_NS);
         assert_eq!(missing(117 * SECOND_NS), None, "a long turn");
         assert_eq!(missing(118 * SECOND_NS), Some(3 * SECOND_NS));
-        pulse.rest(u64::MAX);
+        heartbeat.rest(u64::MAX);
         assert_eq!(missing(u64::MAX), None);
     }
 
     #[test]
     fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
-        let pulse = Heartbeat::new();
-        pulse.rest(100 * SECOND_NS + 1);
-        assert_eq!(pulse.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
-        assert_eq!(pulse.next_look(200 * SECOND_NS), SOONEST);
-        pulse.rest(110 * SECOND_NS);
-        assert_eq!(pulse.next_look(100 * SECOND_NS), LATEST);
+        let heartbeat = Heartbeat::new();
+        heartbeat.rest(100 * SECOND_NS + 1);
+        assert_eq!(heartbeat.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
+        assert_eq!(heartbeat.next_look(200 * SECOND_NS), SOONEST);
+        heartbeat.rest(110 * SECOND_NS);
+        assert_eq!(heartbeat.next_look(100 * SECOND_NS), LATEST);
     }
 
     #[test]

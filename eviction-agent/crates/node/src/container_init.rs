@@ -82,9 +82,9 @@ impl ContainerInitTracker {
     }
 
     /// Takes in the tree as it was just read; the containers that have ended since.
-    pub fn update(&mut self, now: Timestamp, sampler: &Sampler, roster: &PodIndex) -> Vec<ContainerEnded> {
+    pub fn update(&mut self, now: Timestamp, sampler: &Sampler, pod_index: &PodIndex) -> Vec<ContainerEnded> {
         let mut ends = Vec::new();
-        let present = self.adopt(sampler, roster);
+        let present = self.adopt(sampler, pod_index);
         self.by_cgroup.retain(|cgroup, watched| {
             let stays = present.contains(cgroup);
             if !stays && !watched.ended {
@@ -135,11 +135,11 @@ impl ContainerInitTracker {
         }
     }
 
-    fn adopt(&mut self, sampler: &Sampler, roster: &PodIndex) -> BTreeSet<u64> {
+    fn adopt(&mut self, sampler: &Sampler, pod_index: &PodIndex) -> BTreeSet<u64> {
         let mut present = BTreeSet::new();
         for pod in &sampler.pods().pods {
-            let known = roster.pod_of(pod).map(|known| &known.pod);
-            let named = |id: &str| roster.named(id).is_some();
+            let known = pod_index.pod_of(pod).map(|known| &known.pod);
+            let named = |id: &str| pod_index.named(id).is_some();
             let siblings_named = pod.containers.iter().any(|container| named(&container.id));
             let containers = pod.containers.iter().filter(|it| it.kind == ContainerKind::Container);
             for container in containers {
@@ -156,7 +156,7 @@ impl ContainerInitTracker {
                 });
                 watched.siblings_named |= siblings_named;
                 // Each look comes by here: what it knows already it does not write again.
-                if let Some(name) = roster.named(&container.id)
+                if let Some(name) = pod_index.named(&container.id)
                     && watched.name.as_deref() != Some(name)
                 {
                     watched.name = Some(name.into());

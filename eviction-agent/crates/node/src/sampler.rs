@@ -80,7 +80,7 @@ pub struct CompleteSample {
 #[derive(Debug)]
 pub struct NodeSampler {
     /// Reads the cgroups.
-    pub sampler: Sampler,
+    pub cgroups: Sampler,
     /// Reads the group of all pods.
     pub allocatable: Allocatable,
     /// Reads nodefs and imagefs.
@@ -104,7 +104,7 @@ impl NodeSampler {
         let stalls = PsiReader::open(sampler.root(), proc);
         let memory = MemoryPreferences::default();
         Self {
-            sampler,
+            cgroups: sampler,
             allocatable: Allocatable::default(),
             disks: DiskMonitor::new(NodeFileSystems::none(), 1),
             unmeasured: Parts::ALL,
@@ -141,8 +141,8 @@ impl NodeSampler {
     }
 
     /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
-    pub fn look_at_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
-        let NodeSample { level, free, capacity, detail } = self.sampler.sample_node(dirty);
+    pub fn sample_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
+        let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(dirty);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
                 Reading::Known(MemoryUsage { usage, working_set })
@@ -155,7 +155,7 @@ impl NodeSampler {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
         };
-        let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.sampler, at, dirty);
+        let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.cgroups, at, dirty);
         let NodeStats { node_fs, image_fs, container_fs, unmeasured, .. } = self.read_disks(at);
         let stats = NodeStats {
             allocatable_memory,
@@ -203,7 +203,7 @@ impl NodeSampler {
     fn tasks(&self) -> Reading<u64> {
         match &self.tasks {
             Some(machine) => machine.read(),
-            None => self.sampler.read_task_count(),
+            None => self.cgroups.read_task_count(),
         }
     }
 
@@ -252,11 +252,11 @@ impl NodeSampler {
     pub fn snapshot_with_pods(
         &mut self,
         look: &CompleteSample,
-        roster: &PodIndex,
+        pod_index: &PodIndex,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        self.sampler.sample_changed(MOST_STATS, look.at.mono_ns, tasks);
-        self.snapshot_of_pods(look, roster)
+        self.cgroups.sample_changed(MOST_STATS, look.at.mono_ns, tasks);
+        self.snapshot_of_pods(look, pod_index)
     }
 
     /// Reads the memory of the pods at these places once more, unless it was read for this look.
@@ -264,27 +264,27 @@ impl NodeSampler {
     pub fn read_again(
         &mut self,
         look: &CompleteSample,
-        roster: &PodIndex,
+        pod_index: &PodIndex,
         places: impl Iterator<Item = u32>,
     ) -> bool {
         let mut any = false;
         for place in places {
             // More than one while the kubelet's cgroup driver is being changed.
-            for id in roster.cgroup_ids_of(place) {
-                any |= self.sampler.read_again(id, look.at.mono_ns);
+            for id in pod_index.cgroup_ids_of(place) {
+                any |= self.cgroups.read_again(id, look.at.mono_ns);
             }
         }
         any
     }
 
     /// The figures of the node and of all pods as they were read last.
-    pub fn snapshot_of_pods(&mut self, look: &CompleteSample, roster: &PodIndex) -> SnapshotBuilder {
+    pub fn snapshot_of_pods(&mut self, look: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(look);
         // Samples are in the order of the pods; one whose group is gone has none.
-        let mut samples = self.sampler.last_pods().iter().peekable();
-        for cgroup in &self.sampler.pods().pods {
+        let mut samples = self.cgroups.last_pods().iter().peekable();
+        for cgroup in &self.cgroups.pods().pods {
             let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
-            let Some(known) = roster.pod_of(cgroup) else { continue };
+            let Some(known) = pod_index.pod_of(cgroup) else { continue };
             let Some(sample) = sample else { continue };
             let storage = self.storage.get(&known.pod.uid);
             let figures = PodStatValues {
@@ -296,8 +296,8 @@ impl NodeSampler {
             };
             let mut pod = builder.pod(&known.pod.uid, figures);
             for container in &cgroup.containers {
-                let group = self.sampler.group(container.cgroup_id);
-                let name = roster.container_name(&container.id);
+                let group = self.cgroups.group(container.cgroup_id);
+                let name = pod_index.container_name(&container.id);
                 let figures = ContainerStatValues {
                     memory_working_set: group.and_then(|group| group.working_set.known()),
                     ..storage.map(|storage| storage.container(name, known)).unwrap_or_default()
@@ -312,9 +312,9 @@ impl NodeSampler {
     }
 
     /// Takes what some pods use of the disks, and forgets pods that do not run any more.
-    pub fn take_storage(&mut self, sample: StorageSample, roster: &PodIndex) {
+    pub fn take_storage(&mut self, sample: StorageSample, pod_index: &PodIndex) {
         self.storage.extend(sample.pods);
-        self.storage.retain(|uid, _| roster.active().index_of(uid).is_some());
+        self.storage.retain(|uid, _| pod_index.active().index_of(uid).is_some());
     }
 
     /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up

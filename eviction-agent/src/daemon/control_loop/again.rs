@@ -21,34 +21,39 @@ const ROUNDS: usize = 4;
 impl ControlLoop {
     /// The node and its pods; with `again`, fresh figures of those that would go first, and the order
     /// looked at once more.
-    pub(super) fn see_pods(&mut self, look: &CompleteSample, tasks: Tasks, again: bool) -> Arc<Snapshot> {
-        let builder = self.eyes.snapshot_with_pods(look, &self.roster, tasks);
-        let mut snapshot = self.eyes.finish(builder, self.engine.pods());
+    pub(super) fn see_pods(
+        &mut self,
+        node_sample: &CompleteSample,
+        tasks: Tasks,
+        again: bool,
+    ) -> Arc<Snapshot> {
+        let builder = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
+        let mut snapshot = self.node_sampler.finish(builder, self.engine.pods());
         for _ in 0..if again { ROUNDS } else { 0 } {
             self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
             let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.pod);
-            if !self.eyes.read_again(look, &self.roster, first) {
+            if !self.node_sampler.read_again(node_sample, &self.pod_index, first) {
                 break;
             }
-            self.eyes.recycle(snapshot);
-            let builder = self.eyes.snapshot_of_pods(look, &self.roster);
-            snapshot = self.eyes.finish(builder, self.engine.pods());
+            self.node_sampler.recycle(snapshot);
+            let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
+            snapshot = self.node_sampler.finish(builder, self.engine.pods());
         }
         snapshot
     }
 
     /// Publishes what pods use, from the last full sample.
-    pub(super) fn publish_pods(&mut self, look: &CompleteSample) {
-        let builder = self.eyes.snapshot_of_pods(look, &self.roster);
-        let snapshot = self.eyes.finish(builder, self.engine.pods());
-        self.notes.send_pods(|| PodSample {
-            at: look.at.wall,
+    pub(super) fn publish_pods(&mut self, node_sample: &CompleteSample) {
+        let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
+        let snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        self.telemetry.send_pods(|| PodSample {
+            at: node_sample.at.wall,
             pods: Arc::clone(self.engine.pods()),
             snapshot: Arc::new((*snapshot).clone()),
-            layout: self.eyes.disks.layout(),
+            layout: self.node_sampler.disks.layout(),
             in_flight: self.engine.in_flight().to_vec(),
             sized: !self.engine.policy().rules.are_kubelets(),
         });
-        self.eyes.recycle(snapshot);
+        self.node_sampler.recycle(snapshot);
     }
 }

@@ -36,7 +36,7 @@ impl ControlLoop {
         let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, disk_crossed } =
             events;
         if of_pods {
-            self.eyes.allocatable.hurry();
+            self.node_sampler.allocatable.hurry();
         }
         if let Some(kill) = kernel_kill {
             self.take_kernel_kill(&kill);
@@ -48,10 +48,10 @@ impl ControlLoop {
             self.note_tree_change();
         }
         if missed {
-            self.state.look_anew();
+            self.state.resample_all();
         }
         // The tree of before knows the names of what is gone meanwhile, but not of what is new.
-        let is_unknown = |alarm: &TaskAlarm| self.eyes.sampler.group(alarm.leaf_id).is_none();
+        let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.leaf_id).is_none();
         if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
         }
@@ -60,9 +60,9 @@ impl ControlLoop {
         crossed
     }
 
-    pub(super) fn take_pods(&mut self, roster: PodIndex) {
-        let reread = !roster.is_quiet();
-        self.roster = roster;
+    pub(super) fn take_pods(&mut self, pod_index: PodIndex) {
+        let reread = !pod_index.is_quiet();
+        self.pod_index = pod_index;
         self.read_tree(reread);
         self.take_statuses();
         // Also if the same pods run: what is known of them may be new.
@@ -73,10 +73,10 @@ impl ControlLoop {
         self.tell_leaving();
         let restored = self.restored();
         let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Pods(Arc::clone(self.roster.active())) });
+        self.step(Input { at, event: Event::Pods(Arc::clone(self.pod_index.active())) });
         self.resume(&restored);
         self.note_who_is_gone();
-        self.state.rehearsed = false;
+        self.state.is_warm = false;
     }
 
     pub(super) fn note_tree_change(&mut self) {
@@ -98,7 +98,8 @@ impl ControlLoop {
     /// Part of a full look: reads the tree anew, unless a change of it would have been told.
     pub(super) fn check_tree(&mut self, now_ns: u64, lost: bool) {
         let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
-        let is_sure = self.notifier.bpf.reports(EventClass::Cgroup) && !lost && !self.eyes.sampler.is_stale();
+        let is_sure =
+            self.notifier.bpf.reports(EventClass::Cgroup) && !lost && !self.node_sampler.cgroups.is_stale();
         match is_sure && age_ns < nanos(CHECK) {
             true => self.watch_containers(),
             false => self.refresh_tree(),
@@ -107,7 +108,7 @@ impl ControlLoop {
 
     /// The folder of the group of all pods.
     fn pods_folder(&self) -> Option<PathBuf> {
-        let sampler = &self.eyes.sampler;
+        let sampler = &self.node_sampler.cgroups;
         let id = sampler.pods().pods_root?;
         let index = sampler.tree().groups().iter().position(|group| group.id == id)?;
         Some(sampler.root().memory.join(sampler.tree().relative_path(index)))
@@ -119,18 +120,18 @@ impl ControlLoop {
 
     pub(super) fn read_tree(&mut self, reread: bool) {
         (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
-        let roster = &self.roster;
-        let read = self.eyes.sampler.refresh(|uid| roster.knows(uid));
+        let pod_index = &self.pod_index;
+        let read = self.node_sampler.cgroups.refresh(|uid| pod_index.knows(uid));
         // Also with the tree of before: whose pods are known may be another matter by now.
-        if self.roster.join(self.eyes.sampler.pods()) {
+        if self.pod_index.join(self.node_sampler.cgroups.pods()) {
             self.tell_pods();
         }
         match read {
             Ok(Changes { added: _, removed: _, skipped }) => {
                 self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
-                let pods = event_log::Pods::of(&self.roster, self.eyes.sampler.pods());
+                let pods = event_log::Pods::of(&self.pod_index, self.node_sampler.cgroups.pods());
                 let pods_root = self.pods_folder();
-                self.notes.send(TelemetryEvent::Pods { pods, reread, pods_root, at: self.clock.now() });
+                self.telemetry.send(TelemetryEvent::Pods { pods, reread, pods_root, at: self.clock.now() });
                 self.watch_containers();
                 self.adopt_limits();
             }

@@ -35,7 +35,7 @@ impl ControlLoop {
             return Ok((self.executor.begin(target)?, true));
         };
         let after_update = self.node.as_ref().map_or(0, NodeStatusSender::number);
-        let revision = self.keep.next_number();
+        let revision = self.state_sender.next_number();
         let begun = evictions.begin(target, ignores_budget, after_update, revision, mono_ns())?;
         let wanted = self.engine.policy().eviction.hard_mode == HardMode::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {

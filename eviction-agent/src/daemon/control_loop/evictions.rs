@@ -33,7 +33,7 @@ impl ControlLoop {
                 continue;
             };
             self.state.decisions += 1;
-            self.keep.note();
+            self.state_sender.note();
             let id = target.decision;
             let is_asked = self.evictions.is_some() && self.state.reach == ApiReachability::Reachable;
             let mut started = StartedEviction {
@@ -153,14 +153,16 @@ impl ControlLoop {
     /// The folders of a pod's group, and of containers that a runtime has put elsewhere. By its uid: its
     /// place in a decision is of the pods that there were then.
     pub(super) fn groups_of(&self, uid: &str) -> Vec<CgroupDirs> {
-        match self.roster.active().index_of(uid) {
-            Some(place) => self.folders_of(self.roster.cgroups_of(place, self.eyes.sampler.pods())),
+        match self.pod_index.active().index_of(uid) {
+            Some(place) => {
+                self.folders_of(self.pod_index.cgroups_of(place, self.node_sampler.cgroups.pods()))
+            }
             None => self.groups_by_uid(uid),
         }
     }
 
     pub(super) fn folders_of<'a>(&self, groups: impl Iterator<Item = &'a CgroupPod>) -> Vec<CgroupDirs> {
-        let sampler = &self.eyes.sampler;
+        let sampler = &self.node_sampler.cgroups;
         let groups = groups.flat_map(|group| {
             let elsewhere =
                 group.containers.iter().filter(|container| !container.path.starts_with(&group.path));
@@ -176,7 +178,7 @@ impl ControlLoop {
 
     /// Takes note of an outcome; true if the engine may look again for another victim.
     pub(super) fn take_outcome(&mut self, outcome: KillUpdate) -> bool {
-        self.keep.note();
+        self.state_sender.note();
         let id = outcome.decision;
         let Some(it) = self.executing().find(|it| it.decision == Some(id)).cloned() else { return false };
         if matches!(outcome.progress, KillProgress::Answered { .. }) {
@@ -220,7 +222,7 @@ impl ControlLoop {
 
     /// Tells the engine how far executors have come.
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
-        self.keep.note();
+        self.state_sender.note();
         self.tell(Event::Executing { decision, update });
     }
 
@@ -255,7 +257,7 @@ impl ControlLoop {
 
     pub(super) fn tell_step(&mut self, it: &InFlightEviction, step: Step) {
         let Some(id) = it.decision else { return };
-        self.notes.send(TelemetryEvent::Progress(EvictionUpdate {
+        self.telemetry.send(TelemetryEvent::Progress(EvictionUpdate {
             id,
             pod: Arc::clone(&it.pod),
             signal: it.signal(),

@@ -50,13 +50,13 @@ impl ControlLoop {
         if wanted && self.kill_orders.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
             return self.kill_orders.keep();
         }
-        let reach = reach(self.eyes.capacity().memory);
-        let lines = &self.memory_lines;
+        let reach = reach(self.node_sampler.capacity().memory);
+        let lines = &self.memory_levels;
         let near = wanted
             && memory.known().is_some_and(|available| {
                 lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
             });
-        let near = root_id(&self.eyes.sampler).filter(|_| near);
+        let near = root_id(&self.node_sampler.cgroups).filter(|_| near);
         self.kill_orders.mark(&mut self.notifier.bpf, near);
         if near.is_none() {
             self.metrics.kernel_kill_armed.set(0);
@@ -64,17 +64,17 @@ impl ControlLoop {
     }
 
     /// Lets a verdict stand until the next look, if one may.
-    pub(super) fn stand(&mut self, look: &CompleteSample) {
+    pub(super) fn stand(&mut self, node_sample: &CompleteSample) {
         if !self.kill_orders.is_marked() {
             return;
         }
-        match self.try_stand(look) {
+        match self.try_stand(node_sample) {
             Ok(()) => {
                 self.metrics.kernel_kill_armed.set(1);
             }
             // What stands since the look before is on whoever takes the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
-                if self.kill_orders.victim(look.at.mono_ns).is_some() => {}
+                if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
             Err(idle) => self.kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics),
         }
         self.notifier.bpf.export_suppressed(&self.metrics);
@@ -98,37 +98,38 @@ impl ControlLoop {
         evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
-    fn try_stand(&mut self, look: &CompleteSample) -> Result<(), KernelKillIdle> {
-        let goes_by = self.victim_goes_by(look.at.mono_ns);
+    fn try_stand(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
+        let goes_by = self.victim_goes_by(node_sample.at.mono_ns);
         if goes_by.is_none() && self.executing().next().is_some() {
             return Err(KernelKillIdle::UnderWay);
         }
-        let (Reading::Known(seen), Some(id)) = (look.memory, root_id(&self.eyes.sampler)) else {
+        let (Reading::Known(seen), Some(id)) = (node_sample.memory, root_id(&self.node_sampler.cgroups))
+        else {
             return Err(KernelKillIdle::NotSet);
         };
-        let available = self.eyes.capacity().memory.saturating_sub(seen.working_set);
-        let distance = self.memory_lines.distance(i64::try_from(available).unwrap_or(i64::MAX));
-        if goes_by.is_none() && self.kill_orders.wants_choice(look.at, distance.unwrap_or(0)) {
-            self.choose(look)?;
+        let available = self.node_sampler.capacity().memory.saturating_sub(seen.working_set);
+        let distance = self.memory_levels.distance(i64::try_from(available).unwrap_or(i64::MAX));
+        if goes_by.is_none() && self.kill_orders.wants_choice(node_sample.at, distance.unwrap_or(0)) {
+            self.choose(node_sample)?;
         }
-        let is_all = !self.eyes.sampler.root().whole_machine;
-        let room = self.kept_free.room(look.free).filter(|_| !is_all);
+        let is_all = !self.node_sampler.cgroups.root().whole_machine;
+        let room = self.watermarks.room(node_sample.free).filter(|_| !is_all);
         self.kill_orders.stand(
             &mut self.notifier.bpf,
             GuardedLevel { id, is_all, room },
             seen,
-            look.at,
+            node_sample.at,
             goes_by,
         )
     }
 
     /// Asks the engine who would go, and the hand whether it would take him.
-    fn choose(&mut self, look: &CompleteSample) -> Result<(), KernelKillIdle> {
-        let snapshot = self.eyes.snapshot_with_pods(look, &self.roster, Tasks::Leave);
-        let snapshot = self.eyes.finish(snapshot, self.engine.pods());
-        let reach = reach(self.eyes.capacity().memory);
-        let verdict = self.engine.kill_order(look.read_at.wall, &snapshot, reach);
-        self.eyes.recycle(snapshot);
+    fn choose(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
+        let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
+        let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
+        let reach = reach(self.node_sampler.capacity().memory);
+        let verdict = self.engine.kill_order(node_sample.read_at.wall, &snapshot, reach);
+        self.node_sampler.recycle(snapshot);
         let verdict = verdict.map_err(KernelKillIdle::NoOrder)?;
         let target = self
             .target(0, &verdict.decision, &verdict.eviction, mono_ns())
@@ -136,7 +137,7 @@ impl ControlLoop {
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
         self.executor.would_begin(&target).map_err(|_| KernelKillIdle::KillerRefuses)?;
-        self.kill_orders.choose(verdict, victim_id, look.at);
+        self.kill_orders.choose(verdict, victim_id, node_sample.at);
         Ok(())
     }
 
@@ -183,7 +184,7 @@ impl ControlLoop {
             killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
         };
-        self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::KernelKill(told)), carried_out));
+        self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::KernelKill(told)), carried_out));
     }
 
     /// The evictions of a pod that are under way.

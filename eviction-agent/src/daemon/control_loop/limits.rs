@@ -34,9 +34,9 @@ impl DetectedBy {
 impl ControlLoop {
     /// Takes over the groups of the tree that was just read.
     pub(super) fn adopt_limits(&mut self) {
-        let memory = self.eyes.capacity().memory;
+        let memory = self.node_sampler.capacity().memory;
         let bpf = &mut self.notifier.bpf;
-        self.limits.adopt(&self.eyes.sampler, memory, |id| bpf.clear_threshold(id));
+        self.limits.adopt(&self.node_sampler.cgroups, memory, |id| bpf.clear_threshold(id));
     }
 
     /// Judges all of them by the figures of a full sample.
@@ -44,7 +44,7 @@ impl ControlLoop {
         self.limits.follow(self.notifier.bpf.programs().0);
         for nth in 0.. {
             let Some(id) = self.limits.nth(nth) else { break };
-            let Some(sample) = self.eyes.sampler.group(id) else { continue };
+            let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
             if let Some((seen, limit)) = figures(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
@@ -69,9 +69,9 @@ impl ControlLoop {
         while let Some((id, crossed_ns)) = self.limits.next(now_ns) {
             any = true;
             let name = if crossed_ns.is_some() { self.notifier.bpf.charge_backend() } else { SAMPLE };
-            self.eyes.sampler.read_limit(id);
+            self.node_sampler.cgroups.read_limit(id);
             // One that is gone is found to be so when the tree is read.
-            let sample = self.eyes.sampler.sample_group(id, &self.state.dirty);
+            let sample = self.node_sampler.cgroups.sample_group(id, &self.state.charged);
             if let Some((seen, limit)) = sample.as_ref().and_then(figures) {
                 self.take_figures(id, seen, limit, DetectedBy { name, crossed_ns });
             }
@@ -88,7 +88,7 @@ impl ControlLoop {
         let Some(due) = self.limits.due_ns(now_ns) else { return };
         let due_ns = now_ns.saturating_add(due);
         if due_ns < self.state.due_ns {
-            self.state.look_due_ns = self.state.look_due_ns.min(due_ns);
+            self.state.sync_due_ns = self.state.sync_due_ns.min(due_ns);
             self.set_timer(Duration::from_nanos(due), now_ns);
         }
     }
@@ -96,7 +96,7 @@ impl ControlLoop {
     /// Takes in how a group is, arms what shows that it changes, and tells if it did.
     pub(super) fn take_figures(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
         let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
-        let decides = self.eyes.allocatable.group(&self.eyes.sampler) == Some(id);
+        let decides = self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
         let turn = watch.judge(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
         watch.note_sight(growth, seen);
@@ -141,7 +141,7 @@ impl ControlLoop {
         let told = event_log::MemoryLimit {
             state,
             limit_scope: owner.name(),
-            owner: KillCgroups::read(&self.eyes.sampler).named(id, &self.roster),
+            owner: KillCgroups::read(&self.node_sampler.cgroups).named(id, &self.pod_index),
             usage: seen.usage,
             working_set: seen.working_set,
             limit,
@@ -150,18 +150,19 @@ impl ControlLoop {
             mono_ns: at_ns,
             near_limit_us: near_ns.map(|ns| ns / 1000),
         };
-        self.notes
+        self.telemetry
             .send(TelemetryEvent::Event(Box::new(event_log::Event::MemoryLimit(told)), self.clock.at(at_ns)));
     }
 
     /// Whether what a pod has is that of one container, with the same limit.
     fn is_its_containers(&self, id: u64, seen: MemoryUsage, limit: u64) -> bool {
-        let pods = self.eyes.sampler.pods();
+        let pods = self.node_sampler.cgroups.pods();
         let group = pods.owner(id).and_then(|owner| pods.pods.get(owner.pod));
         let mut containers = group.map_or(&[][..], |group| &group.containers).iter();
         containers.any(|container| {
             let same = self.limits.find(container.cgroup_id).is_some_and(|watch| watch.limit == limit);
-            let own = self.eyes.sampler.group(container.cgroup_id).and_then(|own| own.working_set.known());
+            let own =
+                self.node_sampler.cgroups.group(container.cgroup_id).and_then(|own| own.working_set.known());
             same && own.is_some_and(|own| own.saturating_add(limit / LITTLE) >= seen.working_set)
         })
     }

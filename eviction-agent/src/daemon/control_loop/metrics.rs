@@ -101,7 +101,7 @@ impl Gauges {
         }
     }
 
-    pub(super) fn look(&self, trigger: Trigger) {
+    pub(super) fn count_sync(&self, trigger: Trigger) {
         self.syncs[trigger as usize].inc();
     }
 
@@ -388,7 +388,7 @@ mod tests {
     fn each_trigger_is_counted_from_zero() {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
-        gauges.look(Trigger::Timer);
+        gauges.count_sync(Trigger::Timer);
         let text = metrics.encode().unwrap();
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");

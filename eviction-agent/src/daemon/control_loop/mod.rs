@@ -119,31 +119,31 @@ impl Wake {
 pub(crate) struct ControlLoop {
     pub(crate) clock: Clock,
     pub(crate) engine: Engine,
-    pub(crate) eyes: NodeSampler,
-    pub(crate) roster: PodIndex,
-    pub(crate) mains: ContainerInitTracker,
+    pub(crate) node_sampler: NodeSampler,
+    pub(crate) pod_index: PodIndex,
+    pub(crate) container_inits: ContainerInitTracker,
     pub(crate) statuses: ContainerStatusTracker,
     pub(crate) oom_counters: OomCounters,
     pub(crate) notifier: MemoryNotifier,
     pub(crate) kill_orders: KillOrders,
-    pub(crate) kept_free: Watermarks,
+    pub(crate) watermarks: Watermarks,
     pub(crate) executor: Killer,
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<EvictionSender>,
     /// Where the node's own object is kept.
     pub(crate) node: Option<NodeStatusSender>,
-    pub(crate) outcomes: Receiver<KillUpdate>,
+    pub(crate) eviction_results: Receiver<KillUpdate>,
     pub(crate) reclaim: ReclaimState,
-    pub(crate) notes: TelemetryQueue,
+    pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gauges: Gauges,
-    pub(crate) pulse: Heartbeat,
+    pub(crate) heartbeat: Heartbeat,
     pub(crate) limits: Limits,
-    pub(crate) memory_lines: ThresholdLevels,
-    pub(crate) pid_lines: ThresholdLevels,
+    pub(crate) memory_levels: ThresholdLevels,
+    pub(crate) pid_levels: ThresholdLevels,
     pub(crate) storage: PodStorageWatch,
-    pub(crate) tally: TaskTotals,
-    pub(crate) keep: StateSender,
+    pub(crate) task_totals: TaskTotals,
+    pub(crate) state_sender: StateSender,
     /// Whether decisions are recorded.
     pub(crate) records: bool,
     pub(crate) state: State,
@@ -155,31 +155,31 @@ impl ControlLoop {
     /// # Errors
     /// If the timer is of no use any more: without it nothing is sure to be looked at.
     pub(crate) async fn run(mut self, mut commands: Receiver<Command>) -> Result<(), Failure> {
-        let roster = std::mem::take(&mut self.roster);
-        self.take_pods(roster);
+        let pod_index = std::mem::take(&mut self.pod_index);
+        self.take_pods(pod_index);
         self.warn_without_kernel_kill();
-        self.look(Trigger::Start, None);
-        self.end_turn();
+        self.sync(Trigger::Start, None);
+        self.end_iteration();
         while let Some(wake) = self.next(&mut commands).await? {
-            self.pulse.turn(mono_ns());
+            self.heartbeat.turn(mono_ns());
             if let Some((trigger, crossed)) = self.take(wake) {
-                self.look(trigger, crossed);
+                self.sync(trigger, crossed);
             }
-            self.end_turn();
+            self.end_iteration();
         }
         Ok(())
     }
 
     /// Does what can wait for the end of a turn.
-    fn end_turn(&mut self) {
+    fn end_iteration(&mut self) {
         for info in self.notifier.take_changed() {
             let event = event_log::Event::Backend(source_event(info));
-            self.notes.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+            self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
         }
         self.publish_counted_kills();
-        self.keep();
+        self.persist();
         self.take_down();
-        self.pulse.rest(self.state.due_ns);
+        self.heartbeat.rest(self.state.due_ns);
     }
 
     /// Waits for whatever happens next; nothing if that is the end.
@@ -194,7 +194,7 @@ impl ControlLoop {
                 }
                 Some(command) => Wake::Command(command),
             },
-            Some(result) = self.outcomes.recv() => Wake::EvictionResult(result),
+            Some(result) = self.eviction_results.recv() => Wake::EvictionResult(result),
             Some(sample) = self.storage.samples.recv() => Wake::PodStorage(sample),
             report = self.reclaim.report() => Wake::Reclaimed(report.map(Box::new)),
             notified = self.notifier.next() => {
@@ -228,7 +228,9 @@ impl ControlLoop {
                     crossed => crossed.map(|crossed| crossed.stamp.ktime_ns),
                 }
             }
-            Wake::Memory(Notification { trigger: Trigger::Timer, .. }) if self.glimpse() => return None,
+            Wake::Memory(Notification { trigger: Trigger::Timer, .. }) if self.sample_pids_and_disks() => {
+                return None;
+            }
             Wake::Memory(Notification { trigger, .. }) => {
                 if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports_kills() {
                     self.oom_counters.note_notice(mono_ns());
@@ -253,15 +255,15 @@ impl ControlLoop {
                 self.reclaim.take_images(images);
                 return None;
             }
-            Wake::Command(Command::Pods(roster)) => {
+            Wake::Command(Command::Pods(pod_index)) => {
                 // It was made under the policy of the start.
-                let roster = roster.under(self.engine.policy());
-                self.take_pods(roster);
+                let pod_index = pod_index.under(self.engine.policy());
+                self.take_pods(pod_index);
                 None
             }
             Wake::Command(Command::Seed(seed)) => {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
-                self.state.taken.outdate();
+                self.state.engine_copy.outdate();
                 self.engine.seed_conditions(seed.raised());
                 None
             }

@@ -23,10 +23,10 @@ const MOST: u64 = 1024;
 impl ControlLoop {
     /// Passes an input to the engine, and publishes the containers whose cause it has decided.
     pub(super) fn step(&mut self, input: Input) -> Decision {
-        self.state.taken.outdate();
+        self.state.engine_copy.outdate();
         let mut decision = self.engine.step(input);
         for terminated in decision.ended.drain(..) {
-            self.notes.send(TelemetryEvent::Terminated(Box::new(terminated), decision.at));
+            self.telemetry.send(TelemetryEvent::Terminated(Box::new(terminated), decision.at));
         }
         decision
     }
@@ -56,13 +56,13 @@ impl ControlLoop {
     }
 
     fn knows_cgroup_of(&self, kill: &KernelOomKill) -> bool {
-        let groups = self.eyes.sampler.tree().groups();
+        let groups = self.node_sampler.cgroups.tree().groups();
         kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
     }
 
     /// Whether the victim is in the node's cgroup, where that is not the whole machine.
     fn is_in_node(&self, kill: &KernelOomKill) -> bool {
-        let sampler = &self.eyes.sampler;
+        let sampler = &self.node_sampler.cgroups;
         let root = root_id(sampler);
         let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
         sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
@@ -70,8 +70,8 @@ impl ControlLoop {
 
     fn take_kill(&mut self, kill: &KernelOomKill) {
         let killed = self.clock.at(kill.stamp.ktime_ns);
-        let cgroups = KillCgroups::of(kill, &self.eyes.sampler, &self.roster);
-        let mut described = describe(kill, killed.wall, &cgroups, &self.roster, &mut self.mains);
+        let cgroups = KillCgroups::of(kill, &self.node_sampler.cgroups, &self.pod_index);
+        let mut described = describe(kill, killed.wall, &cgroups, &self.pod_index, &mut self.container_inits);
         described.near_since = match attribute(kill, rustix::param::page_size() as u64).owner {
             OomLimitOwner::Memcg(limited) => self.near_since_ns(limited.id),
             OomLimitOwner::Global | OomLimitOwner::Unknown => None,
@@ -81,7 +81,7 @@ impl ControlLoop {
         let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
-            self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
+            self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
         }
     }
 
@@ -92,7 +92,7 @@ impl ControlLoop {
     /// Publishes group kills of which no more victims are reported.
     pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
         for (kill, killed) in self.state.oom_groups.take_complete(now_ns) {
-            self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
+            self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
         }
     }
 
@@ -110,7 +110,9 @@ impl ControlLoop {
             return self.oom_counters.reset();
         }
         let at = self.clock.now();
-        let Some(kills) = self.oom_counters.read(self.eyes.sampler.tree(), at.mono_ns) else { return };
+        let Some(kills) = self.oom_counters.read(self.node_sampler.cgroups.tree(), at.mono_ns) else {
+            return;
+        };
         let CountedKills { groups, elsewhere, limited } = kills;
         for GroupKills { cgroup, kills } in groups {
             let kill = self.describe_counted(cgroup, &limited);
@@ -124,10 +126,10 @@ impl ControlLoop {
 
     /// The limit is that of the one ancestor whose own limit was hit meanwhile, where the kernel counts that.
     fn describe_counted(&mut self, cgroup: u64, limited: &[u64]) -> OomKill {
-        let cgroups = KillCgroups::read(&self.eyes.sampler);
+        let cgroups = KillCgroups::read(&self.node_sampler.cgroups);
         let detected_by = self.oom_counters.group_file();
         let mut kill = OomKill { inferred: true, detected_by, ..OomKill::default() };
-        cgroups.name_victim(&mut kill, cgroup, &self.roster, &mut self.mains);
+        cgroups.name_victim(&mut kill, cgroup, &self.pod_index, &mut self.container_inits);
         let mut hit = cgroups.ancestors(cgroup).filter(|id| limited.contains(id));
         if let (Some(only), None) = (hit.next(), hit.next()) {
             cgroups.name_limit(&mut kill, only);
@@ -143,7 +145,7 @@ impl ControlLoop {
         }
         let Some(mut kill) = last else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
-        self.notes.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), at));
+        self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), at));
         self.note_tree_change();
     }
 
@@ -164,13 +166,13 @@ impl ControlLoop {
     /// Reports containers that are gone from the tree as it was just read, or whose init process is.
     pub(crate) fn watch_containers(&mut self) {
         let now = self.clock.now().wall;
-        let ends = self.mains.update(now, &self.eyes.sampler, &self.roster);
+        let ends = self.container_inits.update(now, &self.node_sampler.cgroups, &self.pod_index);
         self.report_ends(ends);
     }
 
     /// Reports containers that terminated by the pods' statuses.
     pub(super) fn take_statuses(&mut self) {
-        let ends = self.statuses.update(&self.roster, &self.clock);
+        let ends = self.statuses.update(&self.pod_index, &self.clock);
         self.report_ends(ends);
     }
 
@@ -181,7 +183,7 @@ impl ControlLoop {
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
             let DecisionKind::Oom(OomUpdate::End(update)) = decision.kind else { continue };
             if let Some(status) = status.filter(|_| update.handling == EndHandling::Late) {
-                self.notes.send(TelemetryEvent::LateStatus(status, at));
+                self.telemetry.send(TelemetryEvent::LateStatus(status, at));
             }
         }
     }

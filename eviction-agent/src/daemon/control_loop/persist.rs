@@ -47,17 +47,17 @@ impl StateSender {
 impl ControlLoop {
     /// Says what is known, if it has changed, or if somebody who comes later would have to take it
     /// for old.
-    pub(super) fn keep(&mut self) {
-        let keep = &mut self.keep;
-        let Some(sender) = &mut keep.sender else { return };
+    pub(super) fn persist(&mut self) {
+        let states = &mut self.state_sender;
+        let Some(sender) = &mut states.sender else { return };
         let now_ns = mono_ns();
-        let old = now_ns.saturating_sub(keep.said_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
-        let is_due = keep.due || (old && self.state.last_change.is_met());
+        let old = now_ns.saturating_sub(states.said_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
+        let is_due = states.due || (old && self.state.last_change.is_met());
         if !is_due {
             return;
         }
         let kept = LoopState {
-            number: keep.number + 1,
+            number: states.number + 1,
             engine: self.engine.state(),
             rate_limits: RateLimitState {
                 by_api: self.evictions.iter().flat_map(EvictionSender::kills).cloned().collect(),
@@ -68,11 +68,11 @@ impl ControlLoop {
         };
         match sender.send(kept) {
             Ok(()) => {
-                keep.number += 1;
-                (keep.said_ns, keep.due) = (now_ns, false);
+                states.number += 1;
+                (states.said_ns, states.due) = (now_ns, false);
             }
             // The next turn says it all again.
-            Err(_) => keep.due = true,
+            Err(_) => states.due = true,
         }
     }
 
@@ -112,7 +112,7 @@ impl ControlLoop {
                 self.tell_gone(it);
             }
         }
-        self.keep.note();
+        self.state_sender.note();
     }
 
     fn resume_executing(&mut self, it: &InFlightEviction) {

@@ -102,11 +102,11 @@ impl ControlLoop {
         let Some(reader) = self.storage.reader.as_ref().filter(|_| self.storage.pending.is_none()) else {
             return;
         };
-        let groups = self.eyes.sampler.pods().pods.iter();
-        let known = groups.filter_map(|group| Some((self.roster.pod_of(group)?, &group.containers)));
+        let groups = self.node_sampler.cgroups.pods().pods.iter();
+        let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, &group.containers)));
         let wanted = known.filter(|(known, _)| extent == Extent::All || !known.limits.is_empty());
         let requests = wanted.map(|(known, containers)| {
-            let of = |it: &Container| (self.roster.container_name(&it.id).into(), self.procs_of(it));
+            let of = |it: &Container| (self.pod_index.container_name(&it.id).into(), self.procs_of(it));
             StorageRequest::new(known, containers.iter().map(of).collect())
         });
         let urgency = match extent {
@@ -119,7 +119,7 @@ impl ControlLoop {
     }
 
     fn procs_of(&self, container: &Container) -> std::path::PathBuf {
-        let GroupPaths { memory, .. } = self.eyes.sampler.root().paths_of(&container.path);
+        let GroupPaths { memory, .. } = self.node_sampler.cgroups.root().paths_of(&container.path);
         memory.join("cgroup.procs")
     }
 
@@ -132,7 +132,7 @@ impl ControlLoop {
         let pause = nanos(LIMITS).max(sample.took_ns.saturating_mul(LIMITS_PACE));
         watch.limits_due_ns = sample.began_ns.saturating_add(pause);
         watch.is_new = true;
-        self.eyes.take_storage(sample, &self.roster);
+        self.node_sampler.take_storage(sample, &self.pod_index);
     }
 
     /// The agent has ended a pod itself: what it has written is still there.

@@ -45,17 +45,17 @@ impl ControlLoop {
     /// Lines, measures and what is known of pods, by the policy that is in force now.
     pub(super) fn adopt_policy(&mut self) {
         let policy = self.engine.policy();
-        let capacity = self.eyes.capacity();
+        let capacity = self.node_sampler.capacity();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.memory_lines = ThresholdLevels::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
+        self.memory_levels = ThresholdLevels::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
         self.gauges.follow(policy, &self.metrics);
-        self.pid_lines = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
-        self.eyes.follow(&policy.rules);
-        self.eyes.allocatable.follow(policy);
-        self.eyes.disks.follow(policy);
+        self.pid_levels = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
+        self.node_sampler.follow(&policy.rules);
+        self.node_sampler.allocatable.follow(policy);
+        self.node_sampler.disks.follow(policy);
         let rules = policy.rules.clone();
-        let roster = std::mem::take(&mut self.roster).under(policy);
-        self.take_pods(roster);
+        let pod_index = std::mem::take(&mut self.pod_index).under(policy);
+        self.take_pods(pod_index);
         self.follow_pace(&rules);
         self.warn_without_kernel_kill();
     }

@@ -21,7 +21,7 @@ impl ControlLoop {
         decision: Decision,
         event: impl FnOnce(Decision, OwnedSemaphorePermit) -> DecisionEvent,
     ) {
-        self.notes.send_decision(|permit| event(copy_of(&decision), permit));
+        self.telemetry.send_decision(|permit| event(copy_of(&decision), permit));
         self.recycle(decision);
     }
 
@@ -30,7 +30,7 @@ impl ControlLoop {
         let snapshot = decision.evaluation().map(|evaluation| Arc::clone(&evaluation.snapshot));
         self.engine.recycle(decision);
         if let Some(snapshot) = snapshot {
-            self.eyes.recycle(snapshot);
+            self.node_sampler.recycle(snapshot);
         }
     }
 }

@@ -39,26 +39,27 @@ const CHANGING: Duration = Duration::from_millis(20);
 
 impl ControlLoop {
     /// Sets the kernel thresholds of memory. Returns the bytes to the nearest eviction threshold.
-    fn set_memory_thresholds(&mut self, look: &CompleteSample, now_ns: u64) -> Option<u64> {
-        let (Reading::Known(usage), Some(id)) = (look.measured, root_id(&self.eyes.sampler)) else {
+    fn set_memory_thresholds(&mut self, node_sample: &CompleteSample, now_ns: u64) -> Option<u64> {
+        let (Reading::Known(usage), Some(id)) = (node_sample.measured, root_id(&self.node_sampler.cgroups))
+        else {
             return None;
         };
-        let measure = self.eyes.measure();
-        let memory_capacity = self.eyes.capacity().memory;
-        let whole_machine = self.eyes.sampler.root().whole_machine;
-        let pods_id = self.eyes.allocatable.group(&self.eyes.sampler);
-        let own_limit = look.pods_root.and_then(|root| {
+        let measure = self.node_sampler.measure();
+        let memory_capacity = self.node_sampler.capacity().memory;
+        let whole_machine = self.node_sampler.cgroups.root().whole_machine;
+        let pods_id = self.node_sampler.allocatable.group(&self.node_sampler.cgroups);
+        let own_limit = node_sample.pods_root.and_then(|root| {
             self.take_figures(root.id, root.seen, root.limit, DetectedBy::LOOK);
             self.limits.find(root.id).map(LimitWatch::line)
         });
-        if let Some(root) = look.pods_root {
-            self.eyes.allocatable.lines(self.engine.policy(), root.limit);
+        if let Some(root) = node_sample.pods_root {
+            self.node_sampler.allocatable.lines(self.engine.policy(), root.limit);
         }
-        let pods_headroom = self.eyes.allocatable.distance();
-        let levels = self.memory_lines.working_sets(memory_capacity);
+        let pods_headroom = self.node_sampler.allocatable.distance();
+        let levels = self.memory_levels.working_sets(memory_capacity);
         let levels = levels.map(|level| conservative_level(measure, usage, level));
-        let pods = look.pods_root.map(|PodsRootSample { id, seen: usage, limit }| {
-            let levels = self.eyes.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
+        let pods = node_sample.pods_root.map(|PodsRootSample { id, seen: usage, limit }| {
+            let levels = self.node_sampler.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
             CgroupThresholds { id, usage, levels: levels.chain(own_limit) }
         });
         let node = CgroupThresholds { id, usage, levels };
@@ -68,26 +69,31 @@ impl ControlLoop {
 
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
     /// comes first. Whether there is leisure now: a full look was made.
-    pub(super) fn arm(&mut self, look: &CompleteSample, pressed: bool, grace: Option<Duration>) -> bool {
+    pub(super) fn arm(
+        &mut self,
+        node_sample: &CompleteSample,
+        pressed: bool,
+        grace: Option<Duration>,
+    ) -> bool {
         let now_ns = mono_ns();
-        let headroom = self.set_memory_thresholds(look, now_ns);
-        let calm = !pressed && look.memory_left.known().is_some();
+        let headroom = self.set_memory_thresholds(node_sample, now_ns);
+        let calm = !pressed && node_sample.memory_left.known().is_some();
         let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
         // The distance is that of the reading.
-        let passed = Duration::from_nanos(now_ns.saturating_sub(look.read_at.mono_ns));
+        let passed = Duration::from_nanos(now_ns.saturating_sub(node_sample.read_at.mono_ns));
         let mut due = sample_interval::left(sample, passed);
-        self.pace_pods(look, calm, now_ns);
+        self.pace_pods(node_sample, calm, now_ns);
         let is_brief = sample <= BRIEF;
         let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
-        if let Reading::Known(left) = look.pids_left {
-            self.arm_tasks(look, left);
+        if let Reading::Known(left) = node_sample.pids_left {
+            self.arm_tasks(node_sample, left);
         }
         let full_in =
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
         let at_leisure = full_in.is_zero();
         if at_leisure {
             let in_turn = full == sample_interval::FULL_CALM || is_brief;
-            self.look_in_full(now_ns, if in_turn { TURNS } else { 1 });
+            self.sample_in_full(now_ns, if in_turn { TURNS } else { 1 });
             due = due.min(full);
         } else {
             due = due.min(full_in.max(sample_interval::FLOOR));
@@ -95,31 +101,31 @@ impl ControlLoop {
         let tree = self.tree_due(now_ns, !is_brief);
         self.turn_limits();
         let limits = self.limits.due_ns(now_ns);
-        let pods = self.eyes.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
+        let pods = self.node_sampler.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
         let (groups, counters) = (self.state.oom_groups.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
         for other in [patience, tree, groups, counters, limits, pods].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
-        for other in [grace, self.termination_due(look.read_at.wall)].into_iter().flatten() {
+        for other in [grace, self.termination_due(node_sample.read_at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
         if self.notifier.is_changing() {
             due = due.min(CHANGING);
         }
-        if let Some(interval) = self.eyes.stall_interval_ns().filter(|_| pressed) {
+        if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
         if self.review_leaving(now_ns) {
             due = Duration::ZERO;
         }
-        self.state.look_due_ns = now_ns.saturating_add(nanos(due));
-        if let Reading::Known(left) = look.pids_left {
-            due = due.min(self.pids_due(left, look.at.mono_ns));
+        self.state.sync_due_ns = now_ns.saturating_add(nanos(due));
+        if let Reading::Known(left) = node_sample.pids_left {
+            due = due.min(self.pids_due(left, node_sample.at.mono_ns));
         }
         self.arm_disks(now_ns);
-        if let Some(disks) = self.eyes.disks.due() {
+        if let Some(disks) = self.node_sampler.disks.due() {
             due = due.min(sample_interval::left(disks, passed));
         }
         self.set_timer(due, now_ns);
@@ -128,7 +134,7 @@ impl ControlLoop {
 
     /// Sets the kernel's thresholds of the disks at the distances of the last sample.
     fn arm_disks(&mut self, now_ns: u64) {
-        self.notifier.set_disk_thresholds(self.eyes.disks.devices(), now_ns);
+        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
     }
 
     /// Has it look again when that time has passed since then ([`sample_interval::left`]).
@@ -141,54 +147,54 @@ impl ControlLoop {
     }
 
     /// Looks at process ids and disks alone, where nothing but them was due. False if it takes a whole look.
-    pub(super) fn glimpse(&mut self) -> bool {
+    pub(super) fn sample_pids_and_disks(&mut self) -> bool {
         let at = self.clock.now();
-        let Some(left_ns) = self.state.look_due_ns.checked_sub(at.mono_ns) else { return false };
+        let Some(left_ns) = self.state.sync_due_ns.checked_sub(at.mono_ns) else { return false };
         if left_ns < nanos(sample_interval::FLOOR) {
             return false;
         }
-        let pids = self.eyes.available_pids(at);
+        let pids = self.node_sampler.available_pids(at);
         let Reading::Known(left) = pids else { return false };
         self.notifier.bpf.note_disks();
-        let disks = self.eyes.read_disks(at);
-        let is_pressed = self.pid_lines.may_be_met(left) || self.eyes.disks.may_be_met();
+        let disks = self.node_sampler.read_disks(at);
+        let is_pressed = self.pid_levels.may_be_met(left) || self.node_sampler.disks.may_be_met();
         if is_pressed || self.state.last_change.predicts() {
             return false;
         }
-        self.note_turn(Trigger::Pids, at);
-        self.note_reading(Signal::PidAvailable, pids, self.eyes.capacity().pids, at);
+        self.count_sync(Trigger::Pids, at);
+        self.note_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
         self.note_disks(&disks, at);
         self.arm_disks(at.mono_ns);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
-        let due = self.eyes.disks.due().map_or(due, |disks| due.min(disks));
+        let due = self.node_sampler.disks.due().map_or(due, |disks| due.min(disks));
         self.set_timer(due, at.mono_ns);
         true
     }
 
     /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
-    pub(super) fn look_in_full(&mut self, now_ns: u64, turns: usize) {
+    pub(super) fn sample_in_full(&mut self, now_ns: u64, turns: usize) {
         self.state.last_full_ns = now_ns;
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
         self.gauges.anomalies(self.engine.oom().anomalies());
         self.count_oom_kills();
-        self.eyes.sampler.sample_all(turns, Tasks::Leave);
+        self.node_sampler.cgroups.sample_all(turns, Tasks::Leave);
         self.read_limited_storage(now_ns);
         // A limit may be set long after its group was made.
         self.adopt_limits();
         self.review_limits(now_ns);
-        let pods = self.eyes.sampler.last_pods().iter();
+        let pods = self.node_sampler.cgroups.last_pods().iter();
         let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
-        self.notifier.check_backends(usage, self.eyes.sampler.tree(), now_ns);
-        self.tally(now_ns);
+        self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
+        self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
-            self.notes.send(TelemetryEvent::Lost(Box::new(losses), self.clock.now()));
+            self.telemetry.send(TelemetryEvent::Lost(Box::new(losses), self.clock.now()));
         }
     }
 
     /// When process ids are to be looked at again, by how fast they went since the last look.
     pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
-        let Some(distance) = self.pid_lines.distance(left) else { return sample_interval::FULL_NEAR };
+        let Some(distance) = self.pid_levels.distance(left) else { return sample_interval::FULL_NEAR };
         let left = left.max(0).unsigned_abs();
         let before = self.state.last_left.replace((now_ns, left));
         let per_second = match before {

@@ -221,7 +221,7 @@ impl ControlLoop {
 
     fn unused_image_bytes(&self) -> u64 {
         let images = self.reclaim.images.iter().map(|image| (image.names.as_slice(), image.size_bytes));
-        let pods = self.roster.known().iter().filter(|known| !known.pod.finished);
+        let pods = self.pod_index.known().iter().filter(|known| !known.pod.finished);
         unused_bytes(images, pods.flat_map(|known| &known.pod.images).map(|name| &**name))
     }
 
@@ -249,7 +249,7 @@ impl ControlLoop {
 
     fn tell_reclaim(&mut self, event: event_log::NodeReclaim) {
         let event = Box::new(event_log::Event::NodeReclaim(event));
-        self.notes.send(TelemetryEvent::Event(event, self.clock.now()));
+        self.telemetry.send(TelemetryEvent::Event(event, self.clock.now()));
     }
 }
 

@@ -54,7 +54,7 @@ fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Rig> {
     let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
     let mut rig = start(node, configuration, disks, false);
     // What the start has seen is forgotten.
-    rig.reaction.reclaim = ReclaimState::default();
+    rig.control_loop.reclaim = ReclaimState::default();
     rig.events();
     Some(rig)
 }
@@ -63,7 +63,7 @@ impl Rig {
     /// What was told of reclaim since the last time.
     fn events(&mut self) -> Vec<event_log::NodeReclaim> {
         let mut events = Vec::new();
-        while let Next::Value(note) = self.notes.next() {
+        while let Next::Value(note) = self.telemetry.next() {
             let TelemetryEvent::Event(event, _) = note else { continue };
             if let event_log::Event::NodeReclaim(event) = *event {
                 events.push(event);
@@ -74,10 +74,10 @@ impl Rig {
 
     /// One sample and what follows from it: how it ended, and whether it is left to the kubelet.
     fn sync(&mut self) -> (EvaluationEnd, bool) {
-        let reacted = self.reaction.react(Trigger::Timer, None);
+        let reacted = self.control_loop.react(Trigger::Timer, None);
         let evaluation = reacted.decided.as_ref().unwrap().decision.evaluation().unwrap();
         let seen = (evaluation.end, evaluation.left_to_kubelet.is_some());
-        self.reaction.follow(reacted);
+        self.control_loop.follow(reacted);
         seen
     }
 
@@ -93,13 +93,13 @@ impl Rig {
 
     fn has_garbage(&mut self, size_bytes: u64) {
         let names = vec!["docker.io/library/unused:1".into()];
-        self.reaction.reclaim.take_images(vec![ContainerImage { names, size_bytes }]);
+        self.control_loop.reclaim.take_images(vec![ContainerImage { names, size_bytes }]);
     }
 
     /// The executor is the test.
     fn executor(&mut self) -> (mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
         let (executor, orders, reports) = ReclaimExecutor::of_test();
-        self.reaction.reclaim = ReclaimState::new(Some(executor));
+        self.control_loop.reclaim = ReclaimState::new(Some(executor));
         (orders, reports)
     }
 }
@@ -130,8 +130,8 @@ fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
         let [event] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
         assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
-        let Phase::LeftToKubelet { since_ns, .. } = &mut rig.reaction.reclaim.phase else {
-            panic!("{:?}", rig.reaction.reclaim)
+        let Phase::LeftToKubelet { since_ns, .. } = &mut rig.control_loop.reclaim.phase else {
+            panic!("{:?}", rig.control_loop.reclaim)
         };
         assert!(*since_ns >= begun);
         *since_ns -= 15_000_000_000;
@@ -161,7 +161,7 @@ fn another_signal_does_not_wait_for_the_first_ones_garbage() {
         rig.has_garbage(1 << 60);
         let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
         let signal = Signal::NodeFsAvailable;
-        rig.reaction.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
+        rig.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
         rig.evicts().await;
     });
 }
@@ -215,8 +215,8 @@ fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
         let mut hangs = rig!(MET, "CRI");
         let (_orders, _reports) = hangs.executor();
         hangs.sync();
-        let Phase::Running { since_ns, .. } = &mut hangs.reaction.reclaim.phase else {
-            panic!("{:?}", hangs.reaction.reclaim)
+        let Phase::Running { since_ns, .. } = &mut hangs.control_loop.reclaim.phase else {
+            panic!("{:?}", hangs.control_loop.reclaim)
         };
         *since_ns -= 12_000_000_000;
         hangs.evicts().await;
@@ -244,7 +244,8 @@ fn when_enough_was_freed_nobody_goes() {
         assert_ne!(rig.sync().0, EvaluationEnd::NoPressure);
         orders.try_recv().unwrap();
         std::fs::remove_file(&garbage).unwrap();
-        let trigger = rig.reaction.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
+        let trigger =
+            rig.control_loop.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
         assert_eq!(trigger.0, Trigger::NodeReclaim);
         let (end, _) = rig.sync();
         assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");

@@ -25,15 +25,15 @@ impl EngineCopy {
 impl ControlLoop {
     /// Copies the engine's state, where decisions are recorded.
     pub(super) fn take_down(&mut self) {
-        let EngineCopy { memory, is_old } = &self.state.taken;
+        let EngineCopy { memory, is_old } = &self.state.engine_copy;
         if self.records && (memory.is_none() || *is_old) {
-            self.state.taken = EngineCopy { memory: Some(self.engine.state()), is_old: false };
+            self.state.engine_copy = EngineCopy { memory: Some(self.engine.state()), is_old: false };
         }
     }
 
     /// The engine's state before a sample, where decisions are recorded.
     pub(super) fn memory_to_record(&mut self) -> Option<EngineState> {
-        let EngineCopy { memory, is_old } = &mut self.state.taken;
+        let EngineCopy { memory, is_old } = &mut self.state.engine_copy;
         match memory {
             Some(_) if !*is_old => memory.take(),
             // It had another input since, such as an OOM kill.

@@ -19,14 +19,14 @@ pub(crate) struct State {
     /// Decisions so far: the next one's number.
     pub(super) decisions: u64,
     /// Those on their way out whose objects are gone and in whose cgroups somebody is.
-    pub(super) leaving: Vec<TerminatingPod>,
+    pub(super) terminating: Vec<TerminatingPod>,
     pub(super) last_change: LoopDelta,
     pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
     /// When the kernel reported a crossing of a disk that is still met: pods are ranked once their storage is read.
     pub(super) disk_crossed_ns: Option<u64>,
     pub(super) last_full_ns: u64,
     /// When something else than process ids is to be looked at.
-    pub(super) look_due_ns: u64,
+    pub(super) sync_due_ns: u64,
     /// As of which full sample the engine was told of the pods.
     pub(super) followed_ns: u64,
     pub(super) tree_due_ns: Option<u64>,
@@ -34,22 +34,22 @@ pub(crate) struct State {
     pub(super) tree_read_ns: u64,
     pub(super) oom_groups: OomGroupCoalescer,
     /// Whether there is room for a pass over these pods.
-    pub(super) rehearsed: bool,
+    pub(super) is_warm: bool,
     /// When the timer fires next.
     pub(super) due_ns: u64,
     pub(super) last_left: Option<(u64, u64)>,
     /// The node's line of tasks is to be armed anew.
-    pub(super) tasks_told: bool,
-    pub(super) dirty: Vec<u64>,
+    pub(super) rearm_pids: bool,
+    pub(super) charged: Vec<u64>,
     /// Room for the order of pods before it is decided on.
     pub(super) ahead: Vec<Candidate>,
     /// For the recording of the next decision.
-    pub(super) taken: EngineCopy,
+    pub(super) engine_copy: EngineCopy,
 }
 
 impl State {
     /// Something was not told, whatever it was: the next look is a full one, of a tree that was read anew.
-    pub(super) fn look_anew(&mut self) {
+    pub(super) fn resample_all(&mut self) {
         (self.last_full_ns, self.tree_read_ns) = (0, 0);
     }
 }

@@ -22,7 +22,7 @@ use eviction_node::sampler::CompleteSample;
 
 impl ControlLoop {
     /// One look at the node, a pass if one may be made, and everything armed anew.
-    pub(super) fn look(&mut self, trigger: Trigger, crossed: Option<u64>) {
+    pub(super) fn sync(&mut self, trigger: Trigger, crossed: Option<u64>) {
         if self.engine.is_proposal_due(self.clock.now().wall) {
             // Before the look: what is seen of the pods is what the policy in force asks for.
             self.tell_configuration(Event::ApplyProposed);
@@ -32,12 +32,12 @@ impl ControlLoop {
     }
 
     /// Carries out what was decided, arms everything anew, and tells of it.
-    pub(super) fn follow(&mut self, SyncResult { look, pressed, decided }: SyncResult) {
+    pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
         let Some(SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns }) = decided else {
-            let at_leisure = self.arm(&look, pressed, None);
-            self.stand(&look);
+            let at_leisure = self.arm(&node_sample, pressed, None);
+            self.stand(&node_sample);
             if at_leisure {
-                self.publish_pods(&look);
+                self.publish_pods(&node_sample);
             }
             return;
         };
@@ -48,31 +48,31 @@ impl ControlLoop {
         }
         // Before anybody is evicted: his replacement is not to come back.
         if let Some(node) = &mut self.node
-            && node.send(&decision, self.engine.policy(), self.keep.next_number())
+            && node.send(&decision, self.engine.policy(), self.state_sender.next_number())
         {
-            self.keep.note();
+            self.state_sender.note();
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);
         let evicts = self.state.decisions >= first_id;
         let changed = self.state.last_change.take(&decision) || evicts;
         if changed {
-            self.keep.note();
+            self.state_sender.note();
         }
         if evicts && self.evictions.is_some() {
             // The API server is asked when this is written, so it does not wait for the turn's end.
-            self.keep();
+            self.persist();
         }
-        let at_leisure = self.arm(&look, pressed, next_grace(&decision));
+        let at_leisure = self.arm(&node_sample, pressed, next_grace(&decision));
         if changed {
             let detected_by = self.seen_by(trigger);
             let inputs = self.decision_inputs(memory, evicts);
             self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
-                usage: look.memory.known(),
+                usage: node_sample.memory.known(),
                 detected_by,
                 crossed_mono_ns: crossed,
-                sampled: look.at,
+                sampled: node_sample.at,
                 decided_mono_ns: mono_ns,
                 inputs,
                 decision,
@@ -81,10 +81,10 @@ impl ControlLoop {
         } else {
             self.recycle(decision);
         }
-        self.stand(&look);
+        self.stand(&node_sample);
         if at_leisure {
-            self.rehearse(&look);
-            self.publish_pods(&look);
+            self.warm_up(&node_sample);
+            self.publish_pods(&node_sample);
         }
     }
 
@@ -92,28 +92,28 @@ impl ControlLoop {
     /// size it asks neither the allocator nor a lock, since whoever holds one may not run.
     pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
         let at = self.clock.now();
-        self.note_turn(trigger, at);
-        let events = self.notifier.drain(&mut self.state.dirty);
+        self.count_sync(trigger, at);
+        let events = self.notifier.drain(&mut self.state.charged);
         let crossed = self.take_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
-        self.eyes.unmeasured = self.storage.unmeasured(at.mono_ns);
-        let look = self.eyes.look_at_node(at, &self.clock, &self.state.dirty);
-        self.mark_sample(look.memory_left, at.mono_ns);
-        let (memory, pids) = (look.memory_left, look.pids_left);
-        let capacity = self.eyes.capacity();
+        self.node_sampler.unmeasured = self.storage.unmeasured(at.mono_ns);
+        let node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
+        self.mark_sample(node_sample.memory_left, at.mono_ns);
+        let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
+        let capacity = self.node_sampler.capacity();
         self.note_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
         self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
-        self.gauges.by_measure(&look.by_measure);
-        self.note_allocatable(&look, at);
-        self.note_disks(&look.stats, at);
-        if let Reading::Known(seen) = look.measured {
+        self.gauges.by_measure(&node_sample.by_measure);
+        self.note_allocatable(&node_sample, at);
+        self.note_disks(&node_sample.stats, at);
+        if let Reading::Known(seen) = node_sample.measured {
             self.notifier.observe(at.mono_ns, seen.working_set);
         }
-        let pids_pressed = pids.known().is_some_and(|left| self.pid_lines.may_be_met(left));
-        let memory_pressed = memory.known().is_some_and(|left| self.memory_lines.may_be_met(left))
-            || self.eyes.allocatable.may_be_met();
-        let disks_pressed = self.eyes.disks.may_be_met();
+        let pids_pressed = pids.known().is_some_and(|left| self.pid_levels.may_be_met(left));
+        let memory_pressed = memory.known().is_some_and(|left| self.memory_levels.may_be_met(left))
+            || self.node_sampler.allocatable.may_be_met();
+        let disks_pressed = self.node_sampler.disks.may_be_met();
         self.state.disk_crossed_ns = match trigger {
             Trigger::DiskThreshold => crossed,
             _ => self.state.disk_crossed_ns,
@@ -122,39 +122,39 @@ impl ControlLoop {
         // Whoever may go by prediction must have been seen.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
-            return SyncResult { look, pressed, decided: None };
+            return SyncResult { node_sample, pressed, decided: None };
         }
-        let ranks = pressed && self.engine.needs_pods(&look.stats);
-        let on_trial = self.ranks_on_trial(&look.stats);
+        let ranks = pressed && self.engine.needs_pods(&node_sample.stats);
+        let on_trial = self.ranks_on_trial(&node_sample.stats);
         let is_measured = std::mem::take(&mut self.storage.is_new);
         let with_pods =
             ranks || on_trial || self.state.last_change.predicts() || self.follows_pods() || is_measured;
         let snapshot = match with_pods {
             true => {
                 let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
-                self.see_pods(&look, tasks, memory_pressed || on_trial)
+                self.see_pods(&node_sample, tasks, memory_pressed || on_trial)
             }
             false => {
-                let builder = self.eyes.snapshot_of_node(&look);
-                self.eyes.finish(builder, self.engine.pods())
+                let builder = self.node_sampler.snapshot_of_node(&node_sample);
+                self.node_sampler.finish(builder, self.engine.pods())
             }
         };
         let memory = with_pods.then(|| self.memory_to_record()).flatten();
-        let decision = self.pass(look.read_at.wall, &snapshot);
+        let decision = self.pass(node_sample.read_at.wall, &snapshot);
         let decided = SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns: mono_ns() };
-        SyncResult { look, pressed, decided: Some(decided) }
+        SyncResult { node_sample, pressed, decided: Some(decided) }
     }
 
     /// Lets the engine decide.
     fn pass(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
         if self.engine.wants_layout() {
-            self.step(Input { at, event: Event::DiskLayout(Ok(self.eyes.disks.layout())) });
+            self.step(Input { at, event: Event::DiskLayout(Ok(self.node_sampler.disks.layout())) });
         }
         self.decide(at, snapshot)
     }
 
-    pub(super) fn note_turn(&self, trigger: Trigger, at: Instant) {
-        self.gauges.look(trigger);
+    pub(super) fn count_sync(&self, trigger: Trigger, at: Instant) {
+        self.gauges.count_sync(trigger);
         self.metrics.last_iteration.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
     }
 
@@ -181,7 +181,7 @@ impl ControlLoop {
 
     /// The six signals of the disks.
     pub(super) fn note_disks(&mut self, stats: &NodeStats, at: Instant) {
-        let seen = observe(stats, self.eyes.measure());
+        let seen = observe(stats, self.node_sampler.measure());
         for signal in Signal::ALL.into_iter().filter(|it| it.condition() == NodeCondition::DiskPressure) {
             let reading = seen.reading(signal);
             let capacity = reading.known().map_or(0, |seen| seen.capacity.max(0).unsigned_abs());
@@ -193,7 +193,7 @@ impl ControlLoop {
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
             *before = why;
-            self.notes.send(TelemetryEvent::Unknown(signal, why, at));
+            self.telemetry.send(TelemetryEvent::Unknown(signal, why, at));
         }
     }
 
@@ -212,7 +212,7 @@ impl ControlLoop {
 
 /// What a look came to, before anything is done about it or told of it.
 pub(super) struct SyncResult {
-    look: CompleteSample,
+    node_sample: CompleteSample,
     pressed: bool,
     pub(super) decided: Option<SyncDecision>,
 }

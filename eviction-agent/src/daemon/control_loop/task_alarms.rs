@@ -16,22 +16,22 @@ impl ControlLoop {
         for alarm in alarms {
             // The node's own line is the engine's to tell.
             if alarm.alarm == Alarm::NodeTasks {
-                self.state.tasks_told = true;
+                self.state.rearm_pids = true;
                 continue;
             }
-            let told = describe(alarm, &self.eyes.sampler, &self.roster);
-            if told.owner.cgroup.is_none() && !self.eyes.sampler.root().whole_machine {
+            let told = describe(alarm, &self.node_sampler.cgroups, &self.pod_index);
+            if told.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns);
-            self.notes.send(TelemetryEvent::Event(Box::new(Event::TaskAlarm(told)), at));
+            self.telemetry.send(TelemetryEvent::Event(Box::new(Event::TaskAlarm(told)), at));
         }
     }
 
     /// Arms the node's own line of tasks where the next threshold is.
-    pub(super) fn arm_tasks(&mut self, look: &CompleteSample, left: i64) {
-        let Some(tasks) = look.tasks.known() else { return };
-        let root = self.eyes.sampler.root();
+    pub(super) fn arm_tasks(&mut self, node_sample: &CompleteSample, left: i64) {
+        let Some(tasks) = node_sample.tasks.known() else { return };
+        let root = self.node_sampler.cgroups.root();
         let group = match (root.whole_machine, &root.pids) {
             (true, _) => None,
             (false, Some(folder)) => match std::fs::metadata(folder) {
@@ -40,17 +40,19 @@ impl ControlLoop {
             },
             (false, None) => return,
         };
-        let anew = std::mem::take(&mut self.state.tasks_told);
-        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_lines.distance(left), anew);
+        let anew = std::mem::take(&mut self.state.rearm_pids);
+        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), anew);
     }
 
     /// Tells what tasks did since the last time, if it is time to.
-    pub(super) fn tally(&mut self, now_ns: u64) {
+    pub(super) fn publish_pod_activity(&mut self, now_ns: u64) {
         // The machine's line is held against forks less exits, which tasks that are not reaped are not in.
-        self.state.tasks_told = true;
+        self.state.rearm_pids = true;
         let (programs, Some(kernel)) = self.notifier.bpf.programs() else { return };
-        if let Some(deltas) = self.tally.take(kernel, programs, now_ns, &self.eyes.sampler, &self.roster) {
-            self.notes.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
+        if let Some(deltas) =
+            self.task_totals.take(kernel, programs, now_ns, &self.node_sampler.cgroups, &self.pod_index)
+        {
+            self.telemetry.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
         }
     }
 }

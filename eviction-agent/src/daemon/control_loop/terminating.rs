@@ -41,18 +41,19 @@ impl ControlLoop {
     /// Tells the engine who is leaving, if others are than before. Before it is told of the pods.
     pub(super) fn tell_leaving(&mut self) {
         let leaving = self.find_leaving(mono_ns());
-        let before = std::mem::replace(&mut self.state.leaving, leaving);
-        if self.state.leaving.iter().map(TerminatingPod::told).eq(before.iter().map(TerminatingPod::told)) {
+        let before = std::mem::replace(&mut self.state.terminating, leaving);
+        if self.state.terminating.iter().map(TerminatingPod::told).eq(before.iter().map(TerminatingPod::told))
+        {
             return;
         }
-        let uids = self.state.leaving.iter().map(|it| it.uid.clone()).collect();
+        let uids = self.state.terminating.iter().map(|it| it.uid.clone()).collect();
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Terminating(uids) });
     }
 
     /// Whether a pod is on its way out without its object.
     pub(super) fn is_leaving(&self, uid: &str) -> bool {
-        self.state.leaving.iter().any(|it| *it.uid == *uid)
+        self.state.terminating.iter().any(|it| *it.uid == *uid)
     }
 
     /// Whether somebody is in the cgroup of a pod, with or without its object.
@@ -64,7 +65,7 @@ impl ControlLoop {
     pub(super) fn review_leaving(&mut self, now_ns: u64) -> bool {
         let is_populated = |it: &TerminatingPod| it.groups.are_populated() || self.is_populated(&it.uid);
         let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !is_populated(it);
-        let is_over = self.state.leaving.iter().any(is_over);
+        let is_over = self.state.terminating.iter().any(is_over);
         if is_over {
             self.tell_pods();
         }
@@ -72,7 +73,7 @@ impl ControlLoop {
     }
 
     fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
-        let root = self.eyes.sampler.root();
+        let root = self.node_sampler.cgroups.root();
         let paths = self.cgroups_by_uid(uid).flat_map(|group| {
             let containers = group.containers.iter().map(|container| &container.path);
             let misplaced = containers.filter(|path| !path.starts_with(&group.path));
@@ -94,11 +95,11 @@ impl ControlLoop {
 
     fn cgroups_by_uid(&self, uid: &str) -> impl Iterator<Item = &CgroupPod> {
         let uid = PodUid::new(uid);
-        self.eyes.sampler.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
+        self.node_sampler.cgroups.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
     }
 
     fn find_leaving(&self, now_ns: u64) -> Vec<TerminatingPod> {
-        let pods = self.roster.active();
+        let pods = self.pod_index.active();
         let is_leaving = |it: &&InFlightEviction| {
             // Before the pods are known nobody can be missed.
             it.is_executing()
@@ -109,7 +110,7 @@ impl ControlLoop {
         };
         let leaving = self.engine.in_flight().iter().filter(is_leaving).map(|it| {
             let uid = &it.pod.uid;
-            let known = self.state.leaving.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
+            let known = self.state.terminating.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
             let decided_ns = self.clock.mono_of(it.decided_at);
             let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
             let until_ns =

@@ -46,16 +46,16 @@ const TURNS: usize = 40;
 const TRIES: usize = 10;
 
 pub(super) struct Rig {
-    pub(super) reaction: ControlLoop,
+    pub(super) control_loop: ControlLoop,
     commands: mpsc::Receiver<Command>,
     _sender: mpsc::Sender<Command>,
-    pub(super) notes: Receiver<TelemetryEvent>,
+    pub(super) telemetry: Receiver<TelemetryEvent>,
     pub(super) node: Node,
 }
 
 /// A node with some pods, and the loop that watches it with what this kernel offers.
 fn rig(profile: Profile, records: bool) -> Option<Rig> {
-    let mut node = Node::new("reaction", 256 * MIB, 200).ok()?;
+    let mut node = Node::new("control-loop", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
         // The one that grows comes near its limit behind the node's line.
         let spec = PodSpec::new("shop", name, &["main", "side"], 8);
@@ -97,23 +97,27 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
     };
     let metrics = Arc::new(Metrics::new("0", "0"));
     let (plan, _) = startup::prepare(&options, &metrics).unwrap();
-    let (_, roster) = PodSource::open(options.pods_file.as_deref(), &plan.policy).unwrap();
+    let (_, pod_index) = PodSource::open(options.pods_file.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
-    let (queue, notes) = TelemetryQueue::new(&metrics).unwrap();
-    let outlets =
-        TelemetryOutputs { notes: queue, metrics, pulse: Heartbeat::new(), kept_free: Watermarks::default() };
-    let mut reaction = startup::build(plan, roster, outlets).unwrap().reaction;
-    let roster = std::mem::take(&mut reaction.roster);
-    reaction.take_pods(roster);
-    reaction.look(Trigger::Start, None);
-    Rig { reaction, commands, _sender: sender, notes, node }
+    let (queue, telemetry) = TelemetryQueue::new(&metrics).unwrap();
+    let outlets = TelemetryOutputs {
+        telemetry: queue,
+        metrics,
+        heartbeat: Heartbeat::new(),
+        watermarks: Watermarks::default(),
+    };
+    let (mut control_loop, _) = startup::build(plan, pod_index, outlets).unwrap();
+    let pod_index = std::mem::take(&mut control_loop.pod_index);
+    control_loop.take_pods(pod_index);
+    control_loop.sync(Trigger::Start, None);
+    Rig { control_loop, commands, _sender: sender, telemetry, node }
 }
 
 impl Rig {
     /// One turn. What it asked the allocator for until the decision was made, and whether kills or
     /// ends of others came between: this machine is not ours alone.
     pub(super) async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
-        let next = self.reaction.next(&mut self.commands);
+        let next = self.control_loop.next(&mut self.commands);
         let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &wake {
             Wake::Memory(Notification { events, .. }) => !events.kills.is_empty(),
@@ -121,13 +125,13 @@ impl Rig {
             Wake::PodStorage(_) => false,
         };
         let name = wake.trigger().name();
-        let recorded = self.reaction.records.then(|| self.reaction.engine.state());
+        let recorded = self.control_loop.records.then(|| self.control_loop.engine.state());
         let (reacted, asked) = traced(|| {
-            let (trigger, crossed) = self.reaction.take(wake)?;
-            Some(self.reaction.react(trigger, crossed))
+            let (trigger, crossed) = self.control_loop.take(wake)?;
+            Some(self.control_loop.react(trigger, crossed))
         });
         let Some(reacted) = reacted else {
-            self.reaction.end_turn();
+            self.control_loop.end_iteration();
             return (None, name, Asked::default());
         };
         let end = end_of(&reacted);
@@ -140,14 +144,14 @@ impl Rig {
                 "{name}"
             );
         }
-        self.reaction.follow(reacted);
-        self.reaction.end_turn();
+        self.control_loop.follow(reacted);
+        self.control_loop.end_iteration();
         (end, name, if disturbed { Asked::default() } else { asked })
     }
 
     /// Does what the slow side does with what it is told.
     fn read_notes(&mut self) {
-        while let Next::Value(note) = self.notes.next() {
+        while let Next::Value(note) = self.telemetry.next() {
             drop(note);
         }
     }
@@ -176,10 +180,10 @@ impl Rig {
     async fn warm_up(&mut self) {
         for _ in 0..4 {
             tokio::time::sleep(Duration::from_millis(3)).await;
-            self.reaction.look(Trigger::Timer, None);
+            self.control_loop.sync(Trigger::Timer, None);
         }
-        self.reaction.end_turn();
-        assert!(self.reaction.state.rehearsed, "there was leisure to make room");
+        self.control_loop.end_iteration();
+        assert!(self.control_loop.state.is_warm, "there was leisure to make room");
         self.read_notes();
     }
 
@@ -188,17 +192,17 @@ impl Rig {
         let pod = self.node.pods.iter().find(|pod| pod.full_name().ends_with(name)).unwrap();
         let process = Program::new("sleep").arg("600").spawn().unwrap();
         pod.containers[0].group.add(process.id()).unwrap();
-        let known = self.reaction.roster.known().to_vec();
+        let known = self.control_loop.pod_index.known().to_vec();
         let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
         let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
         // So long ago that the kubelet's rules wait for it no more.
-        let decided_at = self.reaction.clock.at(mono_ns().saturating_sub(40_000_000_000)).wall;
-        let it = StartedEviction { decided_at, ..under_way(&self.reaction, &lost[0]) };
+        let decided_at = self.control_loop.clock.at(mono_ns().saturating_sub(40_000_000_000)).wall;
+        let it = StartedEviction { decided_at, ..started_eviction(&self.control_loop, &lost[0]) };
         let uid = it.pod.uid.clone();
-        self.reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-        self.reaction.take_pods(PodIndex::new(rest));
+        self.control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+        self.control_loop.take_pods(PodIndex::new(rest));
         // The next look is a full one: room is to be made for these pods.
-        self.reaction.state.last_full_ns = 0;
+        self.control_loop.state.last_full_ns = 0;
         (uid, process)
     }
 }
@@ -207,12 +211,12 @@ impl Rig {
 const DECISION: u64 = 99;
 
 /// By the kill hand.
-fn under_way(reaction: &ControlLoop, known: &KnownPod) -> StartedEviction {
+fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> StartedEviction {
     StartedEviction {
         pod: Arc::clone(&known.name),
         signal: Signal::MemoryAvailable.name(),
         hard: true,
-        decided_at: reaction.clock.now().wall,
+        decided_at: control_loop.clock.now().wall,
         grace_period_seconds: 60,
         api: None,
         killing: true,
@@ -228,7 +232,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 fn from_record_to_decision(profile: Profile, slow_side_turns: bool, records: bool) -> Option<bool> {
     runtime().block_on(async {
         let mut rig = rig(profile, records)?;
-        let has_bpf = rig.reaction.notifier.bpf.growth().is_some();
+        let has_bpf = rig.control_loop.notifier.bpf.growth().is_some();
         rig.warm_up().await;
         let mut child = rig.grower();
         let mut seen = Vec::new();
@@ -256,7 +260,7 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
     runtime().block_on(async {
         let mut rig = rig(profile, false)?;
         let (uid, mut stays) = rig.lose_object_of("other");
-        assert!(rig.reaction.is_leaving(&uid));
+        assert!(rig.control_loop.is_leaving(&uid));
         rig.warm_up().await;
         let mut grower = rig.grower();
         for turn in 0..TURNS {
@@ -264,10 +268,10 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
             assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
         }
         assert!(grower.wait().unwrap().success());
-        assert!(rig.reaction.is_leaving(&uid), "somebody is in it");
+        assert!(rig.control_loop.is_leaving(&uid), "somebody is in it");
         stays.kill().unwrap();
         stays.wait().unwrap();
-        while rig.reaction.is_leaving(&uid) {
+        while rig.control_loop.is_leaving(&uid) {
             let (end, name, asked) = rig.turn().await;
             assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
         }
@@ -306,8 +310,8 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
         let mut rig = rig(Profile::Kubelet, false)?;
         let mut grower = rig.grower();
         assert!(grower.wait().unwrap().success());
-        let reaction = &mut rig.reaction;
-        let reacted = reaction.react(Trigger::Timer, None);
+        let control_loop = &mut rig.control_loop;
+        let reacted = control_loop.react(Trigger::Timer, None);
         assert_eq!(end_of(&reacted), Some(EvaluationEnd::Evicted));
         let decision = reacted.decided.unwrap().decision;
         let eviction = decision.actions.iter().find_map(|action| match action {
@@ -315,23 +319,23 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
             _ => None,
         });
         let eviction = eviction.unwrap();
-        let ids = |reaction: &ControlLoop| {
-            let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+        let ids = |control_loop: &ControlLoop| {
+            let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
             target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
         };
-        let target = reaction.target(1, &decision, &eviction, mono_ns()).unwrap();
+        let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
         assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
-        let before = ids(reaction);
+        let before = ids(control_loop);
         // A changed policy has the tree read anew, and a pod's place is another one's then.
-        let mut known = reaction.roster.known().to_vec();
+        let mut known = control_loop.pod_index.known().to_vec();
         known.rotate_right(1);
-        reaction.take_pods(PodIndex::new(known));
-        assert_eq!((before.len(), &ids(reaction)), (1, &before));
+        control_loop.take_pods(PodIndex::new(known));
+        assert_eq!((before.len(), &ids(control_loop)), (1, &before));
         let uid = &decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
-        let mut others = reaction.roster.known().to_vec();
+        let mut others = control_loop.pod_index.known().to_vec();
         others.retain(|known| known.pod.uid != *uid);
-        reaction.take_pods(PodIndex::new(others));
-        assert_eq!(ids(reaction), before, "also without his object");
+        control_loop.take_pods(PodIndex::new(others));
+        assert_eq!(ids(control_loop), before, "also without his object");
         Some(())
     });
     if found.is_none() {
@@ -343,12 +347,12 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
 fn a_full_sample_publishes_what_pods_use() {
     let found = runtime().block_on(async {
         let mut rig = rig(Profile::Kubelet, false)?;
-        while let Next::Value(_) = rig.notes.next() {}
+        while let Next::Value(_) = rig.telemetry.next() {}
         let mut told = Vec::new();
         for _ in 0..2 {
-            rig.reaction.state.last_full_ns = 0;
-            rig.reaction.look(Trigger::Timer, None);
-            while let Next::Value(note) = rig.notes.next() {
+            rig.control_loop.state.last_full_ns = 0;
+            rig.control_loop.sync(Trigger::Timer, None);
+            while let Next::Value(note) = rig.telemetry.next() {
                 if let TelemetryEvent::PodSample(sample, _) = note {
                     told.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
                 }
@@ -365,18 +369,18 @@ fn a_full_sample_publishes_what_pods_use() {
 #[test]
 fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
     let found = runtime().block_on(async {
-        let reaction = &mut rig(Profile::Kubelet, false)?.reaction;
-        let known = Arc::clone(&reaction.roster.known()[0]);
+        let control_loop = &mut rig(Profile::Kubelet, false)?.control_loop;
+        let known = Arc::clone(&control_loop.pod_index.known()[0]);
         for killing in [true, false] {
             let api = Some(ApiPhase::Asked);
-            let it = StartedEviction { api, killing, ..under_way(reaction, &known) };
+            let it = StartedEviction { api, killing, ..started_eviction(control_loop, &known) };
             let outcome = |progress| KillUpdate {
                 decision: DECISION,
                 pod: Arc::clone(&known.name),
                 at_ns: mono_ns(),
                 progress,
             };
-            reaction.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+            control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
             let answered = ApiResult::PdbDenied { why: "not now".into() };
             let answered = KillProgress::Answered {
                 asked: eviction_core::progress::ApiOperation::Eviction,
@@ -384,16 +388,16 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
                 is_dry: false,
             };
             assert_eq!(
-                reaction.take_outcome(outcome(answered)),
+                control_loop.take_outcome(outcome(answered)),
                 !killing,
                 "whether another one may be looked for"
             );
-            assert_eq!(reaction.engine.is_waiting(reaction.clock.now().wall), killing);
-            assert_eq!(reaction.executing().count(), usize::from(killing));
+            assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
+            assert_eq!(control_loop.executing().count(), usize::from(killing));
             if killing {
                 let gone = KillProgress::Gone { killed: 1, unreaped: None };
-                assert!(reaction.take_outcome(outcome(gone)), "and now it may");
-                assert_eq!(reaction.executing().count(), 0);
+                assert!(control_loop.take_outcome(outcome(gone)), "and now it may");
+                assert_eq!(control_loop.executing().count(), 0);
             }
         }
         Some(())

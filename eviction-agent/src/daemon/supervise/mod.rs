@@ -283,14 +283,14 @@ fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
 
 /// What `/healthz` and `/readyz` answer from.
 struct State {
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     pods_known: AtomicBool,
     exports: Option<Exports>,
 }
 
 impl Health for State {
     fn healthy(&self) -> Result<(), String> {
-        match self.pulse.missing_ns(mono_ns()) {
+        match self.heartbeat.missing_ns(mono_ns()) {
             None => Ok(()),
             Some(ns) => {
                 let seconds = ns / 1_000_000_000;
@@ -336,7 +336,7 @@ impl ControlLoopThread {
         let (ready_sender, ready) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("control-loop".to_owned())
-            .spawn(move || startup::react(plan, pods, outputs, receiver, ready_sender))
+            .spawn(move || startup::run_control_loop(plan, pods, outputs, receiver, ready_sender))
             .map_err(|error| Failure::because("start the control loop", &error))?;
         match ready.await {
             Ok(ready) => Ok((Self { thread, id: ready.thread, commands }, ready)),

@@ -73,28 +73,28 @@ impl Daemon {
         let mut exporter = exporter.live(live.clone());
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
-        let pulse = Heartbeat::new();
+        let heartbeat = Heartbeat::new();
         let outputs = TelemetryOutputs {
-            notes: loop_events,
+            telemetry: loop_events,
             metrics: Arc::clone(&metrics),
-            pulse: pulse.clone(),
-            kept_free: watermarks(&plan)?,
+            heartbeat: heartbeat.clone(),
+            watermarks: watermarks(&plan)?,
         };
         let (service, profile, pods_known) = (plan.service.clone(), plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
-        let mut started = started(service.action, profile, ready, pods_known, listen);
+        let mut started = started(&options, service.action, profile, ready, pods_known, listen);
         let watched = client.as_ref().zip(session.as_ref());
         started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
 
         let state = Arc::new(State {
-            pulse: pulse.clone(),
+            heartbeat: heartbeat.clone(),
             pods_known: AtomicBool::new(pods.are_known()),
             exports: exports(client, session.as_ref(), &metrics),
         });
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
-        let watchdog = watchdog::watch(pulse, control_loop.id, Arc::clone(&metrics), timer);
+        let watchdog = watchdog::watch(heartbeat, control_loop.id, Arc::clone(&metrics), timer);
         let health = Arc::clone(&state) as Arc<dyn Health>;
         let state_writer = state_writer.map(|writer| write_state(writer, Arc::clone(&metrics)));
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
@@ -218,19 +218,20 @@ fn write_state(writer: StateWriter, metrics: Arc<Metrics>) -> JoinHandle<()> {
 }
 
 fn started(
+    options: &Options,
     action: ActionSettings,
     profile: Profile,
     ready: Ready,
     pods_known: usize,
     listen_address: Option<String>,
 ) -> event_log::Started {
-    let Ready { sources, capacity, root, thread: _ } = ready;
+    let Ready { sources, capacity, thread: _ } = ready;
     event_log::Started {
         version: VERSION,
         action: action.action.lower_name(),
         dry_run: action.dry_run.lower_name(),
         profile: profile.name(),
-        cgroup_root: root,
+        cgroup_root: options.cgroup_root.display().to_string(),
         memory_capacity: capacity.memory,
         pid_capacity: capacity.pids,
         sources,

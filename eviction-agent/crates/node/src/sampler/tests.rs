@@ -29,8 +29,8 @@ const UIDS: [&str; 2] = ["5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b01", "5d3fa8a5-3b1c-
 /// A node in plain files, with eyes and an engine.
 struct Node {
     folder: TempDir,
-    eyes: NodeSampler,
-    roster: PodIndex,
+    sampler: NodeSampler,
+    pod_index: PodIndex,
     engine: Engine,
     clock: Clock,
 }
@@ -82,12 +82,12 @@ impl Node {
         let sampler = Sampler::new(root, &options, |_| true).unwrap();
         let policy = policy(vec![hard(MemoryAvailable, "100Mi")]);
         let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), &policy)));
-        let mut roster = PodIndex::new(known.into());
-        assert!(roster.join(sampler.pods()), "its pods are found");
-        let engine = engine(policy, roster.active());
+        let mut pod_index = PodIndex::new(known.into());
+        assert!(pod_index.join(sampler.pods()), "its pods are found");
+        let engine = engine(policy, pod_index.active());
         let capacity = Capacity { memory: 1024 * MIB, pids: 1000 };
-        let eyes = NodeSampler::new(sampler, capacity, top, false);
-        Self { folder, eyes, roster, engine, clock: Clock::start() }
+        let sampler = NodeSampler::new(sampler, capacity, top, false);
+        Self { folder, sampler, pod_index, engine, clock: Clock::start() }
     }
 
     fn use_memory(&self, bytes: u64) {
@@ -96,19 +96,19 @@ impl Node {
 
     /// As the loop does it.
     fn look(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
-        let look = self.eyes.look_at_node(self.clock.now(), &self.clock, &[]);
+        let look = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
         let builder = match with_pods {
-            true => self.eyes.snapshot_with_pods(&look, &self.roster, Tasks::Count),
-            false => self.eyes.snapshot_of_node(&look),
+            true => self.sampler.snapshot_with_pods(&look, &self.pod_index, Tasks::Count),
+            false => self.sampler.snapshot_of_node(&look),
         };
-        let snapshot = self.eyes.finish(builder, self.engine.pods());
+        let snapshot = self.sampler.finish(builder, self.engine.pods());
         let event = Event::Sample(Arc::clone(&snapshot));
         (self.engine.step(Input { at: look.read_at.wall, event }), snapshot)
     }
 
     fn recycle(&mut self, (decision, snapshot): (Decision, Arc<Snapshot>)) {
         self.engine.recycle(decision);
-        self.eyes.recycle(snapshot);
+        self.sampler.recycle(snapshot);
     }
 
     /// How the last of some looks ended, and what it asked the allocator for.
@@ -159,7 +159,7 @@ fn what_is_decided_by_a_look_is_decided_when_it_was_read() {
     let second = 1_000_000_000;
     let now = node.clock.now();
     let begun = node.clock.at(now.mono_ns.saturating_sub(second));
-    let look = node.eyes.look_at_node(begun, &node.clock, &[]);
+    let look = node.sampler.sample_node(begun, &node.clock, &[]);
     assert_eq!(look.at, begun);
     assert!(look.read_at.mono_ns >= now.mono_ns && look.read_at.wall >= now.wall);
 }
@@ -174,18 +174,18 @@ fn who_would_go_first_is_read_again_once() {
     for group in [pod.join("0123456789abcdef"), pod] {
         fs::write(group.join("memory.stat"), &stat).unwrap();
     }
-    let look = node.eyes.look_at_node(node.clock.now(), &node.clock, &[]);
+    let look = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
     let working_set = |node: &mut Node, builder| {
-        let snapshot = node.eyes.finish(builder, node.engine.pods());
+        let snapshot = node.sampler.finish(builder, node.engine.pods());
         snapshot.pod(1).unwrap().values().memory_working_set
     };
-    let builder = node.eyes.snapshot_with_pods(&look, &node.roster, Tasks::Leave);
+    let builder = node.sampler.snapshot_with_pods(&look, &node.pod_index, Tasks::Leave);
     assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
-    assert!(node.eyes.read_again(&look, &node.roster, [1].into_iter()));
-    let builder = node.eyes.snapshot_of_pods(&look, &node.roster);
+    assert!(node.sampler.read_again(&look, &node.pod_index, [1].into_iter()));
+    let builder = node.sampler.snapshot_of_pods(&look, &node.pod_index);
     assert_eq!(working_set(&mut node, builder), Some(50 * MIB));
-    assert!(!node.eyes.read_again(&look, &node.roster, [1].into_iter()), "it is of this look already");
-    assert!(!node.eyes.read_again(&look, &node.roster, [7].into_iter()), "nobody");
+    assert!(!node.sampler.read_again(&look, &node.pod_index, [1].into_iter()), "it is of this look already");
+    assert!(!node.sampler.read_again(&look, &node.pod_index, [7].into_iter()), "nobody");
 }
 
 #[test]
