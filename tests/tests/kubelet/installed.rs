@@ -146,7 +146,7 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
         })
         .unwrap_or_else(|error| panic!("{error:#}: {:#?}", warnings(&folder)));
 
-    let tested = helm.run(&["test", NAME, "--namespace", NAME, "--logs", "--timeout=2m"]);
+    let tested = helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]);
     let log = tested.unwrap_or_else(|error| panic!("{error}"));
     assert!(log.contains("Phase:          Succeeded"), "{log}");
 
