@@ -30,13 +30,19 @@ pub(crate) fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
 
 /// A process in a pod that has a file of so many MiB in its volume.
 pub(crate) fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
+    let mut writer = writing(disk, node, pod, mib);
+    writer.wait_event("written").unwrap();
+    writer
+}
+
+/// A process in a pod that begins to write so many MiB to its volume.
+pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
     let file = volume(disk, node, pod).join(format!("{mib}-mib")).display().to_string();
     let group = &node.pods[pod].containers[0].group;
     let size = (mib * MIB).to_string();
     let arguments = ["write", "--file", &file, "--size", &size];
     let mut writer = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
     writer.go().unwrap();
-    writer.wait_event("written").unwrap();
     writer
 }
 

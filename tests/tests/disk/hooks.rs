@@ -1,7 +1,9 @@
 //! What the kernel tells of a disk while it is filled: the crossing itself, not the sample after it.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::{Value, json};
@@ -109,7 +111,14 @@ fn a_buffered_write_that_crosses_is_told_by_the_kernel() {
     }
     let path = disk.path().join("file");
     for _ in 0..TRIES {
-        std::fs::write(&path, vec![0x5a; 12 << 20]).unwrap();
+        // The hook is attached once the threshold is near; from then on the steps are slower than the timer.
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&vec![0x5a; 7 << 20]).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..20 {
+            file.write_all(&[0x5a; 256 << 10]).unwrap();
+            std::thread::sleep(Duration::from_millis(3));
+        }
         let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
         std::fs::remove_file(&path).unwrap();
         if met.text("detected_by") == EXT4 {

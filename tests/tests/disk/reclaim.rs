@@ -12,7 +12,7 @@ use tests::node::Node;
 use tests::workload::Workload;
 
 use crate::MIB;
-use crate::agent::{GUARD, is_decision, pod, writer};
+use crate::agent::{GUARD, is_decision, pod, writer, writing};
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Scene {
@@ -116,8 +116,9 @@ fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
     // Once more: what is left is not enough.
     let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
     agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
-    let mut more = writer(&scene.disk, &scene.node, 0, 170);
-    // The agent may act while the pod still writes: `small` is enough for a moment then.
+    let mut more = writing(&scene.disk, &scene.node, 0, 170);
+    // The agent may act while the pod still writes: `small` is enough for a moment then, or the pod is
+    // killed before it has written all.
     let (first, mut images) = reclaimed(&mut agent, 1);
     if first == "enough" {
         let (second, more) = reclaimed(&mut agent, 2);
