@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use eviction_bpf::load::ProgramLog;
 use eviction_bpf::{BackendInfo, LoadOptions, online_cpus};
@@ -55,6 +56,9 @@ use eviction_node::file_watch::FileWatch;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const RESULTS: usize = 64;
+
+/// A configuration is written in several steps, and nothing waits for it.
+const CONFIGURATION_SETTLE: Duration = Duration::from_millis(200);
 
 /// What is needed to start the loop. All that users can get wrong was checked.
 pub(crate) struct Plan {
@@ -110,7 +114,7 @@ pub(crate) struct Ready {
 
 /// Checks everything that users give, and takes the right to act. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, ConfigChange), Failure> {
-    let watch = FileWatch::of(options.configuration.agent.as_deref());
+    let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_SETTLE);
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service.clone();

@@ -20,9 +20,6 @@ use crate::async_fd::register;
 /// The link that the kubelet replaces.
 const DATA: &[u8] = b"..data";
 
-/// Files are written in several steps.
-const SETTLE: Duration = Duration::from_millis(200);
-
 /// After the folder was gone.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -33,6 +30,8 @@ const BUFFER: usize = 4096;
 #[derive(Debug)]
 pub struct FileWatch {
     watched: Option<WatchedFile>,
+    /// For so long a change is kept back, since files are written in several steps.
+    settle: Duration,
     /// A change was noticed, and is told then.
     due: Option<Instant>,
 }
@@ -47,8 +46,9 @@ struct WatchedFile {
 }
 
 impl FileWatch {
-    /// Watches a file, if there is one, as far as that is possible. Needs a runtime.
-    pub fn of(file: Option<&Path>) -> Self {
+    /// Watches a file, if there is one, as far as that is possible. A change is told `settle` after its
+    /// first event. Needs a runtime.
+    pub fn of(file: Option<&Path>, settle: Duration) -> Self {
         let watched = file.and_then(|file| match WatchedFile::new(file) {
             Ok(watched) => Some(watched),
             Err(error) => {
@@ -57,7 +57,7 @@ impl FileWatch {
                 None
             }
         });
-        Self { watched, due: None }
+        Self { watched, settle, due: None }
     }
 
     /// Whether changes are noticed.
@@ -67,7 +67,7 @@ impl FileWatch {
 
     /// Waits for the next change. May be cancelled; nothing is lost by that.
     pub async fn changed(&mut self) {
-        let Self { watched: Some(watched), due } = self else { return std::future::pending().await };
+        let Self { watched: Some(watched), settle, due } = self else { return std::future::pending().await };
         loop {
             if let Some(at) = *due {
                 sleep_until(at).await;
@@ -84,7 +84,7 @@ impl FileWatch {
                 }
                 *due = Some(Instant::now());
             } else if watched.next().await {
-                *due = Some(Instant::now() + SETTLE);
+                *due = Some(Instant::now() + *settle);
             }
         }
     }
@@ -158,6 +158,8 @@ mod tests {
 
     use super::FileWatch;
 
+    const SETTLE: Duration = Duration::from_millis(200);
+
     /// A guard against a hang.
     const GUARD: Duration = Duration::from_secs(300);
 
@@ -193,7 +195,7 @@ mod tests {
             let volume = tempfile::tempdir().unwrap();
             publish(volume.path(), "1", "one");
             let file = volume.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file));
+            let mut watch = FileWatch::of(Some(&file), SETTLE);
             for version in ["2", "3"] {
                 publish(volume.path(), version, version);
                 noticed(&mut watch).await;
@@ -207,7 +209,7 @@ mod tests {
         on_a_runtime(async {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file));
+            let mut watch = FileWatch::of(Some(&file), SETTLE);
             fs::write(folder.path().join("other.yaml"), "").unwrap();
             assert!(is_silent(&mut watch).await);
             fs::write(&file, "one").unwrap();
@@ -223,7 +225,7 @@ mod tests {
         on_a_runtime(async {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file));
+            let mut watch = FileWatch::of(Some(&file), SETTLE);
             fs::write(&file, "one").unwrap();
             // Until it was noticed, and not until it would be told.
             while watch.due.is_none() {
@@ -237,7 +239,7 @@ mod tests {
     fn without_a_file_or_a_folder_nothing_is_ever_told() {
         on_a_runtime(async {
             for file in [None, Some(Path::new("/nowhere/at/all/agent.yaml"))] {
-                let mut watch = FileWatch::of(file);
+                let mut watch = FileWatch::of(file, SETTLE);
                 assert!(watch.watched.is_none());
                 assert!(tokio::time::timeout(Duration::from_millis(1), watch.changed()).await.is_err());
             }

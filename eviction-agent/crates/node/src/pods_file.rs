@@ -22,6 +22,9 @@ pub const LARGEST: u64 = 64 << 20;
 /// How often the file is read where events tell of changes.
 const BESIDE_EVENTS: Duration = Duration::from_secs(10);
 
+/// A pod that is not known yet is no candidate, so that a change is read almost at once.
+const SETTLE: Duration = Duration::from_millis(5);
+
 /// How often where they do not.
 const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
@@ -92,7 +95,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
         parse: impl Fn(&[u8]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<(Self, T), PodsFileError<E>> {
         // Events first: what changes after the first reading is then told.
-        let watch = FileWatch::of(Some(path));
+        let watch = FileWatch::of(Some(path), SETTLE);
         let (state, content) = read(path, &parse, None);
         let content = content.unwrap_or_else(|| {
             Err(PodsFileError::Read { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
