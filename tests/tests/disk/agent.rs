@@ -88,6 +88,23 @@ fn a_pod_above_the_limit_of_its_volume_goes_and_one_below_stays() {
     agent.stop().unwrap();
 }
 
+/// What could not be read is not read again at once: a sync for each reading would keep the control loop busy.
+#[test]
+fn where_no_usage_can_be_read_it_is_read_no_more_often_than_the_timer_comes() {
+    let (disk, node) = (mount!(Kind::Ext4), node!());
+    fs::write(disk.path().join("file"), vec![0x5a; 128 << 20]).unwrap();
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}), true);
+    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
+    agent.wait_for("the threshold", GUARD, is_met).unwrap();
+    let by = |trigger| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", trigger)]);
+    wait_until("a reading", || by("pod_storage") > 0.0).unwrap();
+    let (timer, storage) = (by("timer"), by("pod_storage"));
+    wait_until("three more syncs by the timer", || by("timer") >= timer + 3.0).unwrap();
+    let (storage, timer) = (by("pod_storage") - storage, by("timer") - timer);
+    assert!(storage <= timer + 1.0, "{storage} after readings, {timer} by the timer");
+    agent.stop().unwrap();
+}
+
 /// Without the right to read what pods use, nobody is evicted for a disk; the signal and the condition are there.
 #[test]
 fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {

@@ -119,6 +119,7 @@ fn a_buffered_write_that_crosses_is_told_by_the_kernel() {
             file.write_all(&[0x5a; 256 << 10]).unwrap();
             std::thread::sleep(Duration::from_millis(3));
         }
+        drop(file);
         let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
         std::fs::remove_file(&path).unwrap();
         if met.text("detected_by") == EXT4 {

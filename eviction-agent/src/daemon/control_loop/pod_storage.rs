@@ -72,19 +72,26 @@ impl PodStorageWatch {
         }
     }
 
+    /// Whether all pods were read lately.
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(FRESH))
+    }
+
     /// Parts of pods whose usage is not known now.
     pub(super) fn unmeasured(&self, now_ns: u64) -> Parts {
-        let is_fresh = self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(FRESH));
-        if is_fresh && now_ns >= self.settled_ns { self.unmeasured } else { Parts::ALL }
+        if self.is_fresh(now_ns) && now_ns >= self.settled_ns { self.unmeasured } else { Parts::ALL }
     }
 }
 
 impl ControlLoop {
-    /// Has the storage of all pods read if the decision lacks it.
+    /// Has the storage of all pods read if the decision lacks it. What could not be read a moment ago is not
+    /// read again at once.
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
         let cannot_rank =
             decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
-        if cannot_rank && !self.reclaim.is_awaited && mono_ns() >= self.storage.settled_ns {
+        let now_ns = mono_ns();
+        let is_due = now_ns >= self.storage.settled_ns && !self.storage.is_fresh(now_ns);
+        if cannot_rank && !self.reclaim.is_awaited && is_due {
             self.ask_for_storage(Extent::All);
         }
     }
