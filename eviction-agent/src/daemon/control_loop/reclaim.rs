@@ -7,7 +7,6 @@ use eviction_core::disk_layout::{GarbageEstimate, Reclaim};
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::input::{Event, Input};
 use eviction_core::node::ContainerImage;
-use eviction_core::policy::Threshold;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{Resource, Signal, SignalSet};
@@ -209,12 +208,13 @@ impl ControlLoop {
     fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
         let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
-        let threshold = &evaluation.threshold(evaluation.driving?)?.threshold;
+        let threshold = evaluation.threshold(evaluation.driving?)?;
         let seen = evaluation.observations.get(signal)?;
         if !acts || signal.resource() != Resource::EphemeralStorage {
             return None;
         }
-        let deficit = resolved_at(threshold, seen.capacity).saturating_sub(seen.available);
+        let goal = threshold.resolved_at(seen.capacity).units_rounded_up();
+        let deficit = goal.saturating_sub(seen.available);
         let deficit_bytes = u64::try_from(deficit).unwrap_or_default().max(1);
         Some(GarbageEstimate { unused_bytes: self.unused_image_bytes(), deficit_bytes })
     }
@@ -267,26 +267,16 @@ fn short_fs(signal: Signal) -> ShortFs {
     }
 }
 
-/// A threshold with its minimum reclaim.
-fn resolved_at(threshold: &Threshold, capacity: i64) -> i64 {
-    let more = threshold.min_reclaim.as_ref().map_or(0, |more| more.quantity(capacity).value());
-    threshold.value.quantity(capacity).value().saturating_add(more)
-}
-
 /// Where all thresholds of this file system that are met are resolved.
 fn goal(evaluation: &Evaluation, short: ShortFs) -> Space {
     let mut goal = Space::default();
-    for threshold in evaluation
-        .met
-        .iter()
-        .filter_map(|met| evaluation.threshold(met.threshold))
-        .map(|line| &line.threshold)
-    {
-        let is_on_it =
-            !evaluation.layout.reclaims(threshold.signal).is_empty() && short_fs(threshold.signal) == short;
-        let (true, Some(seen)) = (is_on_it, evaluation.observations.get(threshold.signal)) else { continue };
-        let needed = u64::try_from(resolved_at(threshold, seen.capacity)).unwrap_or_default();
-        let goal = match threshold.signal.resource() {
+    for threshold in evaluation.met.iter().filter_map(|met| evaluation.threshold(met.threshold)) {
+        let signal = threshold.threshold.signal;
+        let is_on_it = !evaluation.layout.reclaims(signal).is_empty() && short_fs(signal) == short;
+        let (true, Some(seen)) = (is_on_it, evaluation.observations.get(signal)) else { continue };
+        let needed = threshold.resolved_at(seen.capacity).units_rounded_up();
+        let needed = u64::try_from(needed).unwrap_or_default();
+        let goal = match signal.resource() {
             Resource::Inodes => &mut goal.inodes,
             _ => &mut goal.bytes,
         };
