@@ -1,5 +1,5 @@
 //! The kernel side's user side: finds out what this kernel offers ([`capabilities`]), chooses the
-//! methods to try ([`plan`]), loads and attaches them ([`mod@load`]), and then is told what happened
+//! methods to try ([`plan`]), loads and attaches them ([`mod@load`]), and then receives events
 //! through one ring buffer ([`ring`], [`event`]).
 //!
 //! ```text

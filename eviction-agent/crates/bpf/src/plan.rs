@@ -1,5 +1,5 @@
 //! Which methods to try for each class of events, best first, and why the others not. Decides
-//! on facts alone ([`KernelFacts`]), so that every kernel can be told about in a test; whether a method holds
+//! on facts alone ([`KernelFacts`]), so that a test can describe every kernel; whether a method holds
 //! shows when it is loaded.
 #![forbid(unsafe_code)]
 

@@ -23,7 +23,7 @@ pub struct Node {
     pub kubelet_port: Option<u16>,
     /// `status.nodeInfo.bootID`, empty if absent.
     pub boot_id: Box<str>,
-    /// `status.images`: 50 of them, unless the kubelet is told otherwise.
+    /// `status.images`: 50 of them, unless `nodeStatusMaxImages` of the kubelet says otherwise.
     pub images: Vec<ContainerImage>,
 }
 

@@ -85,7 +85,7 @@ pub struct NodeSampler {
     pub allocatable: Allocatable,
     /// Reads nodefs and imagefs.
     pub disks: DiskMonitor,
-    /// Parts of pods of which nobody has read lately what they use.
+    /// Parts of pods whose usage was not read lately.
     pub unmeasured: Parts,
     storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,

@@ -33,7 +33,7 @@ use crate::time::Timestamp;
 
 impl Engine {
     /// Who goes if the nearest hard threshold of memory is crossed, on a sample with the values of all
-    /// pods at this time; changes nothing. Nobody if the threshold is more than `reach` bytes away.
+    /// pods at this time; changes nothing. An error too if the threshold is more than `reach` bytes away.
     ///
     /// When it was carried out, a sample of [`ArmedKillOrder::met_at`] tells the engine: the same
     /// decision comes of it, for real.

@@ -89,8 +89,8 @@ impl Default for Gates {
 /// By whose rules the engine decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// What the enhanced profile was told. `None` is the kubelet's profile, to the letter: one victim
-    /// in an evaluation, of whom nothing is known afterwards; no protection, no limits, no
+    /// The settings of the enhanced profile. `None` is the kubelet's profile, to the letter: one victim
+    /// in an evaluation, not remembered afterwards; no protection, no limits, no
     /// plausibility, no prediction.
     pub preferences: Option<Preferences>,
 }
@@ -120,7 +120,7 @@ impl Rules {
     }
 
     /// What is done about thresholds that are about to be met, and how soon they must be
-    /// expected to be. `None` where nobody follows trends.
+    /// expected to be. `None` where trends are not followed.
     pub fn prediction(&self) -> Option<Prediction> {
         self.preferences.as_ref().map(|preferences| preferences.prediction)
     }

@@ -270,7 +270,7 @@ pub struct NodeStats {
     pub processes: Reading<ProcessStats>,
     /// What the kernel says of the node's memory beside these.
     pub memory_detail: MemoryDetail,
-    /// Parts of pods of which nobody has read what they use: pods cannot be ranked by them.
+    /// Parts of pods whose usage was not read: pods cannot be ranked by them.
     #[serde(default)]
     pub unmeasured: Parts,
 }

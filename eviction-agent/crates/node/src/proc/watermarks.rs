@@ -55,7 +55,7 @@ impl Watermarks {
             };
             if let Err(error) = waited {
                 self.0.store(UNKNOWN, Ordering::Relaxed);
-                tracing::error!(%error, "the timer of free memory: the reflex withholds while the page cache makes room");
+                tracing::error!(%error, "the timer of free memory: no kernel kill while the page cache is reclaimed");
                 return;
             }
         }
@@ -75,7 +75,7 @@ impl Watermarks {
                 if was_known {
                     tracing::warn!(
                         path = %path.display(),
-                        why = %InWords(why), "the reflex withholds while the page cache makes room");
+                        why = %InWords(why), "no kernel kill while the page cache is reclaimed");
                 }
                 false
             }
