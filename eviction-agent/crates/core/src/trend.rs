@@ -7,11 +7,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::hash::{DefaultHasher, Hasher};
-
 use serde::Serialize;
 
-use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
 use crate::units::{GoDuration, Nanos};
 
@@ -136,108 +133,5 @@ impl Slope {
         };
         let expected = time(self.per_second)?;
         Some(Eta { soonest: time(self.low).unwrap_or(expected), expected, latest: time(self.high) })
-    }
-}
-
-/// Pods that are followed.
-const TRACKED: usize = 32;
-/// Pods that are told of.
-const SHOWN: usize = 8;
-/// Samples of the node may be a millisecond apart, those of pods a second.
-const POD_SPACING_NANOS: i64 = 1_000_000_000;
-
-/// A pod whose memory grows.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PodGrowth {
-    /// The place of its statistics in the sample.
-    pub stats: u32,
-    /// How fast its working set changes, in bytes.
-    pub slope: Slope,
-}
-
-/// The pods whose memory grows fastest, the fastest first, if the sample saw pods.
-pub type Growing = [Option<PodGrowth>; SHOWN];
-
-/// The trends of the pods that use most memory.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PodTrends {
-    tracked: Vec<TrackedPod>,
-    next: Vec<TrackedPod>,
-    last_sample: Option<Timestamp>,
-    /// The sample shows other pods than are followed.
-    stale: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TrackedPod {
-    /// Two pods with the same hash of their uid would share a trend that is shown, no more.
-    uid: u64,
-    stats: u32,
-    trend: Trend,
-}
-
-impl PodTrends {
-    /// Makes room for as many as are followed.
-    pub(super) fn reserve(&mut self) {
-        self.tracked.reserve(TRACKED);
-        self.next.reserve(TRACKED);
-    }
-
-    /// Takes in a sample; one that saw no pods says nothing about them.
-    pub(super) fn observe(&mut self, at: Timestamp, snapshot: &Snapshot) {
-        self.stale = true;
-        let too_soon = |looked: Timestamp| (0..POD_SPACING_NANOS).contains(&since(at, looked).as_nanos());
-        if snapshot.is_empty() || self.last_sample.is_some_and(too_soon) {
-            return;
-        }
-        self.stale = false;
-        self.last_sample = Some(at);
-        let mut most = [(0, 0); TRACKED];
-        let mut count = 0;
-        for (stats, pod) in (0..).zip(snapshot.pods()) {
-            let Some(used) = pod.values().memory_working_set.filter(|used| *used > 0) else { continue };
-            let full = count == TRACKED;
-            if full && most[TRACKED - 1].0 >= used {
-                continue;
-            }
-            let place = most[..count].partition_point(|(more, _)| *more >= used);
-            count += usize::from(!full);
-            most[place..count].rotate_right(1);
-            most[place] = (used, stats);
-        }
-        self.next.clear();
-        for (used, stats) in &most[..count] {
-            let Some(pod) = snapshot.pod(*stats) else { continue };
-            let mut hasher = DefaultHasher::new();
-            hasher.write(pod.uid().as_bytes());
-            let uid = hasher.finish();
-            let before = self.tracked.iter().find(|followed| followed.uid == uid);
-            let mut trend = before.map_or_else(Trend::default, |followed| followed.trend);
-            trend.observe(at, i64::try_from(*used).unwrap_or(i64::MAX));
-            self.next.push(TrackedPod { uid, stats: *stats, trend });
-        }
-        std::mem::swap(&mut self.tracked, &mut self.next);
-    }
-
-    /// Those that grow fastest; nobody if the last sample saw no pods.
-    pub(super) fn fastest(&self) -> Growing {
-        let mut growing = Growing::default();
-        let mut count = 0;
-        if self.stale {
-            return growing;
-        }
-        for followed in &self.tracked {
-            let Some(slope) = followed.trend.slope().filter(|slope| slope.per_second > 0.0) else { continue };
-            let faster =
-                |other: &Option<PodGrowth>| other.is_some_and(|it| it.slope.per_second >= slope.per_second);
-            let place = growing[..count].partition_point(faster);
-            if place == SHOWN {
-                continue;
-            }
-            count = (count + 1).min(SHOWN);
-            growing[place..count].rotate_right(1);
-            growing[place] = Some(PodGrowth { stats: followed.stats, slope });
-        }
-        growing
     }
 }

@@ -141,7 +141,6 @@ impl BufferPool {
             memory_conditions: evaluation.context.memory_conditions,
             unavailable: evaluation.context.unavailable,
             slopes: evaluation.context.slopes,
-            growing: evaluation.context.growing,
         };
         let mut deficits = self.deficits.take();
         deficits.extend(evaluation.deficits.iter().map(|deficit| self.copy_of_deficit(deficit)));
@@ -208,14 +207,8 @@ impl BufferPool {
             pods: _,
             snapshot: _,
         } = evaluation;
-        let SignalContext {
-            rejected: refused,
-            imminent,
-            memory_conditions: _,
-            unavailable: _,
-            slopes: _,
-            growing: _,
-        } = context;
+        let SignalContext { rejected: refused, imminent, memory_conditions: _, unavailable: _, slopes: _ } =
+            context;
         self.rejected.keep(refused);
         self.imminent.keep(imminent);
         self.met.keep(met);
@@ -264,7 +257,6 @@ impl Engine {
         self.joined.clear();
         self.joined.reserve(pods);
         self.in_flight.reserve(FEW);
-        self.signal_filter.make_room();
         self.thresholds.reserve();
         self.conditions.reserve();
     }

@@ -61,52 +61,35 @@ pub(super) struct GroupKills(VecDeque<OpenGroup>);
 struct OpenGroup {
     cgroup: u64,
     latest: Timestamp,
-    pods: Vec<Box<str>>,
     kill: GroupKill,
 }
 
-/// What a record is to its group.
-pub(super) struct GroupMember {
-    /// It is the first one.
-    pub(super) first: bool,
-    /// It is the first one in its pod.
-    pub(super) first_in_pod: bool,
-    /// The group so far.
-    pub(super) group: GroupKill,
-}
-
 impl GroupKills {
-    /// Adds a record of this time to its group, if it is part of one.
-    pub(super) fn add(&mut self, kill: &OomKill, at: Timestamp, pod: Option<&PodRef>) -> Option<GroupMember> {
+    /// Adds a record of this time to its group, if it is part of one. Returns the group so far.
+    pub(super) fn add(&mut self, kill: &OomKill, at: Timestamp) -> Option<GroupKill> {
         let cgroup = kill.oom_group?;
         let is_same = |open: &&mut OpenGroup| {
             let distance = at.as_nanosecond() - open.latest.as_nanosecond();
             open.cgroup == cgroup && distance.abs() <= SAME_NANOS
         };
-        let (open, first) = match self.0.iter_mut().rev().find(is_same) {
-            Some(open) => (open, false),
+        let open = match self.0.iter_mut().rev().find(is_same) {
+            Some(open) => open,
             None => {
                 if self.0.len() >= GROUPS {
                     self.0.pop_front();
                 }
-                let open = OpenGroup { cgroup, latest: at, pods: Vec::new(), kill: GroupKill::default() };
-                (self.0.push_back_mut(open), true)
+                self.0.push_back_mut(OpenGroup { cgroup, latest: at, kill: GroupKill::default() })
             }
         };
         open.latest = open.latest.max(at);
         open.kill.kills = open.kill.kills.saturating_add(1);
         if open.kill.victims.len() < LISTED {
             let container = kill.container.as_deref().map(clip);
-            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: pod.cloned() };
+            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: kill.pod.clone() };
             open.kill.victims.push(victim);
         } else {
             open.kill.victims_omitted = open.kill.victims_omitted.saturating_add(1);
         }
-        let uid = clip(kill.pod_uid.as_deref().unwrap_or_default());
-        let first_in_pod = !open.pods.contains(&uid);
-        if first_in_pod && open.pods.len() < LISTED {
-            open.pods.push(uid);
-        }
-        Some(GroupMember { first, first_in_pod, group: open.kill.clone() })
+        Some(open.kill.clone())
     }
 }

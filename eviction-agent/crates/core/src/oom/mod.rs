@@ -9,7 +9,6 @@
 mod attribution;
 mod cause;
 mod container_end;
-mod counters;
 mod group;
 mod kill;
 mod pending;
@@ -23,10 +22,9 @@ mod tracker;
 
 pub use cause::{AttributedCause, Explanation, TerminationCause};
 pub use container_end::{ContainerEnded, EndSeen, Evictor};
-pub use counters::{AnomalyCounts, KillCounts, TerminationCounts};
 pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
-pub use pod::{ContainerHistory, KillEntry, PodOomHistory};
+pub use pod::KillEntry;
 pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind, StatusMismatch};
 pub use termination::{ContainerRef, ContainerTerminated, Evidence};
-pub use tracker::{EndHandling, EndUpdate, OomTracker, OomUpdate};
+pub use tracker::{AnomalyCounts, EndHandling, EndUpdate, OomTracker, OomUpdate};

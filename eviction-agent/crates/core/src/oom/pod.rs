@@ -1,6 +1,6 @@
 //! The kills and ends of one pod.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -11,7 +11,6 @@ use crate::time::Timestamp;
 
 use super::cause::{attribute, is_complete};
 use super::container_end::ContainerEnded;
-use super::counters::{KillCounts, TerminationCounts};
 use super::kill::{LimitScope, OomKill, OomVictimRole};
 use super::pending::{PendingEnd, is_same};
 use super::termination::{ContainerRef, ContainerTerminated, Evidence};
@@ -26,9 +25,6 @@ const OPEN: usize = 16;
 
 /// Settled ends that are remembered, so that a late record of the same end is known as such.
 const CLOSED: usize = 32;
-
-/// Containers with counters of their own. Kubernetes has no bound; pods do not have so many.
-const CONTAINERS: usize = 128;
 
 /// What the engine keeps of a kill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -99,26 +95,15 @@ impl StartedEviction {
     }
 }
 
-/// What happened to one container, restarts included.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ContainerHistory {
-    /// Processes killed in it.
-    pub kills: KillCounts,
-    /// How often it ended, and why.
-    pub ends: TerminationCounts,
-}
-
 /// What happened to one pod.
 #[derive(Clone, Debug, Default)]
-pub struct PodOomHistory {
+pub(super) struct PodOomHistory {
     pub(super) known: Option<Arc<KnownPod>>,
     /// When something was heard of it last.
     pub(super) heard: Timestamp,
     pub(super) eviction: Option<StartedEviction>,
-    kills: KillCounts,
-    ends: TerminationCounts,
-    last_kill: Option<Timestamp>,
-    containers: BTreeMap<Box<str>, ContainerHistory>,
+    /// Processes that the kernel killed in it.
+    pub(super) kills: u64,
     recent: Vec<KillEntry>,
     open: Vec<PendingEnd>,
     closed: VecDeque<ClosedEnd>,
@@ -142,55 +127,19 @@ impl ClosedEnd {
     }
 }
 
-/// What became of a kill's record.
-pub(super) struct KillStored {
-    /// The cause of the end that it may have caused was decided before.
-    pub(super) late: bool,
-    /// Its container has figures of its own.
-    pub(super) has_room: bool,
-}
-
 impl PodOomHistory {
     pub(super) fn new(known: Option<Arc<KnownPod>>) -> Self {
         Self { known, ..Self::default() }
     }
 
-    /// Processes killed in it.
-    pub fn kills(&self) -> &KillCounts {
-        &self.kills
-    }
-
-    /// Containers of it that ended, restarted ones each time.
-    pub fn ends(&self) -> &TerminationCounts {
-        &self.ends
-    }
-
-    /// When the kernel last killed in it.
-    pub fn last_kill(&self) -> Option<Timestamp> {
-        self.last_kill
-    }
-
-    /// Its containers in which something happened, by name.
-    pub fn containers(&self) -> &BTreeMap<Box<str>, ContainerHistory> {
-        &self.containers
-    }
-
     /// How many ends wait for a cause.
-    pub fn open_ends(&self) -> usize {
+    pub(super) fn open_ends(&self) -> usize {
         self.open.len()
     }
 
-    /// Takes in a kill.
-    pub(super) fn kill(&mut self, kill: &OomKill, mut killed: KillEntry, first_of_group: bool) -> KillStored {
-        self.kills.count(kill, first_of_group);
-        self.last_kill = self.last_kill.max(Some(killed.at));
-        let has_room = match self.container(killed.container.as_deref()) {
-            Some(container) => {
-                container.kills.count(kill, first_of_group);
-                true
-            }
-            None => killed.container.is_none(),
-        };
+    /// Takes in a kill. True if the cause of the end that it may have caused was decided before.
+    pub(super) fn kill(&mut self, mut killed: KillEntry) -> bool {
+        self.kills = self.kills.saturating_add(1);
         if self.recent.len() >= RECENT {
             let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
@@ -198,7 +147,7 @@ impl PodOomHistory {
         let late = self.closed.iter().any(|closed| closed.had(&killed));
         killed.spent = late;
         self.recent.push(killed);
-        KillStored { late, has_room }
+        late
     }
 
     /// Takes in a record of an end. False if its cause was decided before.
@@ -256,11 +205,6 @@ impl PodOomHistory {
             mismatch: None,
             evidence,
         };
-        let cause = terminated.cause();
-        self.ends.count(cause);
-        if let Some(container) = self.container(Some(&end.container)) {
-            container.ends.count(cause);
-        }
         if self.closed.len() >= CLOSED {
             self.closed.pop_front();
         }
@@ -281,13 +225,5 @@ impl PodOomHistory {
         }
         evidence.extend(end.seen.iter().map(|seen| Evidence::Ended { seen: *seen }));
         evidence
-    }
-
-    fn container(&mut self, name: Option<&str>) -> Option<&mut ContainerHistory> {
-        let name = name?;
-        if !self.containers.contains_key(name) && self.containers.len() >= CONTAINERS {
-            return None;
-        }
-        Some(self.containers.entry(name.into()).or_default())
     }
 }

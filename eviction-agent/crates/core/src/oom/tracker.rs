@@ -6,10 +6,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::container_end::{ContainerEnded, EndSeen};
-use super::counters::{AnomalyCounts, KillCounts, TerminationCounts};
 use super::group::GroupKills;
 use super::kill::OomKill;
-use super::pod::{KillEntry, KillStored, PodOomHistory, StartedEviction};
+use super::pod::{KillEntry, PodOomHistory, StartedEviction};
 use super::termination::ContainerTerminated;
 use super::text::clipped;
 use crate::pod_ref::PodRef;
@@ -29,26 +28,43 @@ const ROOM: usize = 64;
 /// How long the history of a pod outlives the pod.
 const KEEP_NANOS: i64 = 3_600_000_000_000;
 
-/// Who was killed by the kernel, and why containers ended.
+/// Completes the records of kills, and finds out why containers ended.
 ///
-/// It keeps figures of the node for ever, those of a pod until an hour after it is gone.
-/// Verdicts wait up to ten seconds for records that are late.
+/// It remembers a pod until an hour after the pod is gone. A cause waits up to ten seconds for records
+/// that are late.
 #[derive(Clone, Debug, Default)]
 pub struct OomTracker {
-    kills: KillCounts,
-    ends: TerminationCounts,
     anomalies: AnomalyCounts,
     pods: BTreeMap<Box<str>, PodOomHistory>,
     recent: VecDeque<(Timestamp, u32)>,
     groups: GroupKills,
     /// Evictions that were decided on and not entered yet: that takes memory, which may be short.
     decided: Vec<(Timestamp, Arc<KnownPod>)>,
-    /// Verdicts that were given early, for want of room.
+    /// Causes that were decided early, for want of room.
     early: Vec<ContainerTerminated>,
     /// Evictions are decided on and not carried out.
     dry_run: bool,
     /// When the next cause is due.
     due: Option<Timestamp>,
+}
+
+/// Records that made no sense, or came too late to change anything. None does any harm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AnomalyCounts {
+    /// Kills that were reported before.
+    pub repeated_kills: u64,
+    /// Kills that came after the cause of the end that they may have caused was decided.
+    pub late_kills: u64,
+    /// Records of ends whose cause was decided before.
+    pub late_ends: u64,
+    /// Kills and ends in pods that the engine does not know.
+    pub unknown_pods: u64,
+    /// Records that were dated later than they were learned.
+    pub from_the_future: u64,
+    /// Ends without a pod or a container: nothing can be said about them.
+    pub nameless_ends: u64,
+    /// Pods that were dropped to make room for another.
+    pub forgotten: u64,
 }
 
 /// The engine's answer to a record.
@@ -90,34 +106,9 @@ pub enum EndHandling {
 }
 
 impl OomTracker {
-    /// Processes that the kernel killed on this node, in pods or not.
-    pub fn kills(&self) -> &KillCounts {
-        &self.kills
-    }
-
-    /// Containers that ended.
-    pub fn ends(&self) -> &TerminationCounts {
-        &self.ends
-    }
-
     /// Records that made no sense.
     pub fn anomalies(&self) -> &AnomalyCounts {
         &self.anomalies
-    }
-
-    /// The history of a pod, by its uid; none if nothing happened to it.
-    pub fn pod(&self, uid: &str) -> Option<&PodOomHistory> {
-        self.pods.get(uid)
-    }
-
-    /// All pods with a history, by uid.
-    pub fn pods(&self) -> impl ExactSizeIterator<Item = (&str, &PodOomHistory)> {
-        self.pods.iter().map(|(uid, pod)| (&**uid, pod))
-    }
-
-    /// When the kernel last killed in a pod.
-    pub fn last_kill(&self, uid: &str) -> Option<Timestamp> {
-        self.pods.get(uid)?.last_kill()
     }
 
     /// When the next cause is due, if one is waited for: an input of that time brings it.
@@ -151,16 +142,12 @@ impl OomTracker {
             let known = self.pod_mut(uid, now, active).known.as_ref();
             kill.pod = known.map(|known| PodRef::from(&known.pod));
         }
-        let member = self.groups.add(&kill, at, kill.pod.as_ref());
-        self.kills.count(&kill, member.as_ref().is_some_and(|member| member.first));
-        let first_in_pod = member.as_ref().is_some_and(|member| member.first_in_pod);
-        kill.group = member.map(|member| member.group);
+        kill.group = self.groups.add(&kill, at);
         let Some(uid) = uid else { return kill };
         let pod = self.pod_mut(&uid, now, active);
-        let KillStored { late, has_room } = pod.kill(&kill, KillEntry::new(&kill, at), first_in_pod);
+        let late = pod.kill(KillEntry::new(&kill, at));
         kill.evicting_since = pod.eviction.filter(StartedEviction::is_on).map(|started| started.at);
-        kill.kills_in_pod = pod.kills().total();
-        self.anomalies.forgotten += u64::from(!has_room);
+        kill.kills_in_pod = pod.kills;
         self.anomalies.late_kills += u64::from(late);
         kill
     }
@@ -236,9 +223,6 @@ impl OomTracker {
             pod.settle(now, uid, &mut settled);
         } else if settled.is_empty() {
             return settled;
-        }
-        for ended in &settled {
-            self.ends.count(ended.cause());
         }
         self.due = self.pods.values().filter_map(PodOomHistory::due).min();
         settled

@@ -20,8 +20,8 @@ pub use margin::{MarginRecord, NearestRecord};
 pub use ranking::{PodSample, RankingRecord};
 use serde::Serialize;
 pub use signal::{
-    ConditionRecord, DeficitRecord, GrowthRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord,
-    SignalRecord, ThresholdRecord, UnknownValue,
+    ConditionRecord, DeficitRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord, SignalRecord,
+    ThresholdRecord, UnknownValue,
 };
 
 use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
@@ -102,9 +102,6 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "refused")]
     pub rejected: Vec<RejectedReading>,
-    /// The pods whose memory grows fastest, of those that use most.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub growing: Vec<GrowthRecord>,
     /// The thresholds that count.
     pub thresholds: Vec<ThresholdRecord>,
     /// What is short.
@@ -210,7 +207,6 @@ impl EvaluationRecord {
                 .map_or(Vec::new(), signals),
             memory: MemoryRecord::of(evaluation),
             rejected: evaluation.context.rejected.clone(),
-            growing: GrowthRecord::all(evaluation),
             thresholds: ThresholdRecord::all(evaluation, decision.at),
             starved: evaluation.driving_signal().map(Signal::resource),
             deficit: DeficitRecord::of(evaluation),

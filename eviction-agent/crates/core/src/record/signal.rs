@@ -330,16 +330,6 @@ pub struct UnknownValue {
     pub why: UnknownReason,
 }
 
-/// A pod whose memory grows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GrowthRecord {
-    /// Which.
-    pub uid: Box<str>,
-    /// How fast.
-    #[serde(flatten)]
-    pub slope: Slope,
-}
-
 /// What becomes of a policy that was proposed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -422,16 +412,6 @@ fn why<T>(figure: Reading<T>) -> Option<UnknownReason> {
     match figure {
         Reading::Known(_) | Reading::Unknown(UnknownReason::Absent) => None,
         Reading::Unknown(why) => Some(why),
-    }
-}
-
-impl GrowthRecord {
-    pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        let record = |growth: &crate::trend::PodGrowth| {
-            let uid = evaluation.snapshot.pod(growth.stats)?.uid().into();
-            Some(Self { uid, slope: growth.slope })
-        };
-        evaluation.context.growing.iter().flatten().filter_map(record).collect()
     }
 }
 

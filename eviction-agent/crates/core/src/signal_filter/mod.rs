@@ -19,8 +19,7 @@ use crate::signal::{Resource, Signal, SignalSet};
 use crate::snapshot::{MemoryDetail, NodeStats, Snapshot};
 use crate::threshold::{MemoryConditions, ResolvedThreshold};
 use crate::time::Timestamp;
-use crate::trend::{Eta, PodTrends, Slope, Trend};
-pub use crate::trend::{Growing, PodGrowth};
+use crate::trend::{Eta, Slope, Trend};
 use crate::units::GoDuration;
 
 /// What is remembered of former samples.
@@ -33,7 +32,6 @@ pub(crate) struct SignalFilter {
     /// have at all nobody watches, and nobody is unavailable to.
     reported: SignalSet,
     trends: [Trend; Signal::COUNT],
-    pods: PodTrends,
     oom_killed: bool,
 }
 
@@ -48,18 +46,11 @@ pub struct SignalContext {
     pub unavailable: SignalSet,
     /// How fast what is available of each signal changes.
     pub slopes: [Option<Slope>; Signal::COUNT],
-    /// The pods whose memory grows fastest.
-    pub growing: Growing,
     /// Thresholds that are about to be met, by their place.
     pub imminent: Vec<u8>,
 }
 
 impl SignalFilter {
-    /// Makes room for whatever may be remembered of pods.
-    pub(crate) fn make_room(&mut self) {
-        self.pods.reserve();
-    }
-
     /// The kernel killed a process for lack of memory: after that a value may be anything.
     pub(crate) fn note_oom_kill(&mut self) {
         self.oom_killed = true;
@@ -105,8 +96,6 @@ impl SignalFilter {
                 }
             }
             seen.slopes = self.trends.each_ref().map(Trend::slope);
-            self.pods.observe(at, snapshot);
-            seen.growing = self.pods.fastest();
         }
         observations
     }

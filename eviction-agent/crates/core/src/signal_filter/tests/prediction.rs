@@ -70,28 +70,3 @@ fn a_closed_gate_predicts_nothing() {
         assert!(!evicts(&decision) && decision.conditions.is_empty());
     }
 }
-
-#[test]
-fn the_pods_that_grow_fastest_are_reported() {
-    let pods = set(vec![pod("fast", "1"), pod("slow", "1"), pod("still", "1"), pod("shrinks", "1")]);
-    let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "1")], |_| ()), &pods);
-    let mut last = None;
-    for second in 0..6_i64 {
-        let used = |base: i64, growth: i64| (base + growth * second).unsigned_abs();
-        let usage = [
-            memory_of("still", 900),
-            memory_of("slow", used(100, 1)),
-            memory_of("fast", used(50, 30)),
-            memory_of("shrinks", used(500, -40)),
-        ];
-        last = Some(step(&mut engine, second, Event::Sample(snapshot(node(900, 900, at(second)), &usage))));
-    }
-    let report = DecisionRecord::of(&last.unwrap());
-    let report = serde_json::to_value(report).unwrap();
-    let growing = report["pass"]["growing"].as_array().unwrap();
-    let growing: Vec<_> = growing.iter().map(|it| (&it["uid"], &it["per_second"])).collect();
-    assert_eq!(growing, [(&"fast".into(), &30.0.into()), (&"slow".into(), &1.0.into())]);
-    let no_pods = sample(&mut engine, 6, node(900, 900, at(6)));
-    let growing = no_pods.evaluation().unwrap().context.growing;
-    assert_eq!(growing, Growing::default(), "the sample had none of them for long enough");
-}
