@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use object::Object as _;
 
 use crate::build;
+use crate::plugin;
 use crate::shell::{self, Metadata};
 
 /// The most that the binary may weigh.
@@ -15,7 +16,15 @@ const LIMIT: u64 = 12 << 20;
 pub(crate) const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];
 const AGENT: &str = "eviction-agent";
 
-pub(crate) fn run() -> Result<ExitCode> {
+/// Arguments of the task.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the files will be downloaded from, as the manifest for krew says
+    #[arg(long, value_name = "URL", default_value = "https://downloads.invalid")]
+    url: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let binary = build::agent(true)?;
     let bytes = std::fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
     check(&bytes).with_context(|| format!("check {}", binary.display()))?;
@@ -26,7 +35,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     }
     std::fs::create_dir_all(&dist).with_context(|| format!("create {}", dist.display()))?;
     copy(&binary, &dist.join(AGENT))?;
-    let mut names = vec![AGENT];
+    plugin::pack(&dist, &args.url)?;
+    let mut names = vec![AGENT, plugin::ARCHIVE, plugin::NAME];
     for licence in LICENCES {
         let name = licence.rsplit('/').next().unwrap_or(licence);
         copy(&shell::root().join(licence), &dist.join(name))?;

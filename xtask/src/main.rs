@@ -15,6 +15,7 @@ mod e2e;
 mod fuzz;
 mod image;
 mod lint;
+mod plugin;
 mod setup;
 mod shell;
 mod test;
@@ -57,8 +58,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Format, clippy, docs and dependencies
     Lint,
-    /// Put the static binary, its licences and checksums into target/dist
-    Dist,
+    /// Put the static binary, the kubectl plugin, licences and checksums into target/dist
+    Dist(dist::Args),
     /// An OCI archive of the static binary, for containerd and registries; no docker needed
     Image(image::Args),
 }
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         Task::Vm(args) => vm::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Lint => lint::run(),
-        Task::Dist => dist::run(),
+        Task::Dist(args) => dist::run(&args),
         Task::Image(args) => image::run(&args),
     };
     match done {

@@ -5,7 +5,7 @@
 
 mod machine;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
@@ -26,6 +26,8 @@ const CARGO_DENY: &str = "0.20.2";
 const HELM: &str = "v3.22.0";
 /// Has the schemas of Kubernetes 1.25 to 1.37.
 const KUBERNETES_VALIDATE: &str = "1.37.0";
+/// Installs plugins of kubectl.
+const KREW: &str = "v0.4.3";
 /// Hands targets to libFuzzer.
 const CARGO_FUZZ: &str = "0.13.1";
 /// The first cargo-deny that reads our deny.toml.
@@ -56,6 +58,8 @@ pub(crate) enum Need {
     Promtool,
     /// Helm, and what validates the objects that it renders.
     Helm,
+    /// krew, which installs plugins of kubectl.
+    Krew,
     /// What makes the file systems of the tests.
     FileSystems,
     /// What draws the dashboards.
@@ -83,6 +87,8 @@ pub(crate) struct Tools {
     pub(crate) helm: Option<PathBuf>,
     /// kubernetes-validate.
     pub(crate) kubernetes_validate: Option<PathBuf>,
+    /// A folder with krew and validate-krew-manifest.
+    pub(crate) krew: Option<PathBuf>,
 }
 
 impl Tools {
@@ -190,6 +196,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             }
             Need::FileSystems => installed(machine, &FILE_SYSTEMS),
             Need::Helm => helm(machine, &mut tools).or_else(|| kubernetes_validate(machine, &mut tools)),
+            Need::Krew => krew(machine, &mut tools),
             Need::Browser => installed(machine, &BROWSER),
             Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
@@ -289,19 +296,27 @@ fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, Place::Own))
 }
 
-/// Helm of the version that the chart is tested with, built by Go.
+/// Helm of the version that the chart is tested with.
 fn helm(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let folder = machine.own_root().join(format!("helm-{HELM}"));
     tools.helm = Some(folder.join("helm"));
-    (!folder.join("helm").is_file()).then(|| Step {
-        missing: format!("helm {HELM}"),
-        program: "sh",
-        args: vec![
-            "-ec".to_owned(),
-            format!("GOBIN='{}' CGO_ENABLED=0 go install helm.sh/helm/v3/cmd/helm@{HELM}", folder.display()),
-        ],
-        env: &[],
-    })
+    let is_missing = !folder.join("helm").is_file();
+    is_missing.then(|| go(&format!("helm {HELM}"), &folder, &[&format!("helm.sh/helm/v3/cmd/helm@{HELM}")]))
+}
+
+fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
+    let folder = machine.own_root().join(format!("krew-{KREW}"));
+    tools.krew = Some(folder.clone());
+    let programs = ["krew", "validate-krew-manifest"];
+    let packages = programs.map(|program| format!("sigs.k8s.io/krew/cmd/{program}@{KREW}"));
+    let is_missing = programs.iter().any(|program| !folder.join(program).is_file());
+    is_missing.then(|| go(&format!("krew {KREW}"), &folder, &packages.each_ref().map(String::as_str)))
+}
+
+/// Programs that Go builds into a folder.
+fn go(missing: &str, folder: &Path, packages: &[&str]) -> Step {
+    let line = format!("GOBIN='{}' CGO_ENABLED=0 go install {}", folder.display(), packages.join(" "));
+    Step { missing: missing.to_owned(), program: "sh", args: vec!["-ec".to_owned(), line], env: &[] }
 }
 
 /// kubernetes-validate in an environment of Python's of its own.

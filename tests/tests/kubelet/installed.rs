@@ -2,14 +2,15 @@
 //! the cluster afterwards.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, NAME, Options};
+use tests::cluster::{Binaries, Cluster, NAME, Options};
 use tests::helm::{Helm, chart};
 
 use crate::image::{IMAGE, agents_pod, printed};
-use crate::world::{NODE, World, growing, pod, running};
+use crate::world::{self, NODE, World, growing, pod, running, small};
 
 /// What the hog takes: less than the agent leaves to pods, and more than the kubelet asks for.
 const HOG_MIB: u64 = 650;
@@ -96,6 +97,33 @@ fn warnings(folder: &Path) -> Vec<String> {
     lines
 }
 
+/// The kubectl plugin and the real kubectl reach the agent, and say what there is not.
+fn ask_by_plugin(cluster: &Cluster) {
+    let kubectl = Binaries::find().unwrap();
+    let plugin = chart().join("../../kubectl-plugin");
+    let folders = [kubectl.folder(), &plugin, Path::new("/usr/bin"), Path::new("/bin")];
+    let path = std::env::join_paths(folders).unwrap();
+    let plugin = |arguments: &[&str]| {
+        let mut command = Command::new(kubectl.program("kubectl"));
+        command.args(["eviction-agent", "--kubeconfig"]).arg(cluster.admin_kubeconfig().unwrap());
+        let output = command.args(arguments).env("PATH", &path).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (code, version) = plugin(&["version", NODE]);
+    assert!(code == Some(0) && version.contains("BPF ABI"), "{code:?} {version}");
+    let (code, screen) = plugin(&["top", NODE, "--once"]);
+    assert!(code == Some(0) && screen.contains(NODE) && screen.contains("MEM"), "{code:?} {screen}");
+    let (code, checked) = plugin(&["--namespace", NAME, "check", NODE, "-o", "json"]);
+    assert!(code == Some(0) && checked.contains("/etc/eviction-agent/agent.yaml"), "{code:?} {checked}");
+    let (code, refused) = plugin(&["top", NODE, "--no-such-option"]);
+    assert!(code == Some(2) && refused.contains("--no-such-option"), "{code:?} {refused}");
+    let (code, refused) = plugin(&["top", "n2"]);
+    assert!(code == Some(1) && refused.contains("there is no such node"), "{code:?} {refused}");
+    let (code, refused) = plugin(&["-n", "default", "top", NODE]);
+    assert!(code == Some(1) && refused.contains("no pod of the agent in default"), "{code:?} {refused}");
+}
+
 #[test]
 fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
@@ -104,7 +132,10 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
     };
     let Some(helm) = Helm::find() else { return };
     let options = Options { controllers: true, scheduler: true };
-    let Some(mut world) = World::small(&options) else { return };
+    let mut config = small();
+    // For `kubectl exec` the API server looks for the kubelet at the node's address.
+    config["address"] = json!("0.0.0.0");
+    let Some(mut world) = world::node(&options, &config) else { return };
     world.node.import_archive(&image).unwrap();
     let helm = helm.of_cluster(world.cluster.admin_kubeconfig().unwrap());
     let file = world.node.path().join("values.json");
@@ -145,6 +176,8 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
             Ok((!marks(cluster).is_empty()).then_some(()))
         })
         .unwrap_or_else(|error| panic!("{error:#}: {:#?}", warnings(&folder)));
+
+    ask_by_plugin(&world.cluster);
 
     let tested = helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]);
     let log = tested.unwrap_or_else(|error| panic!("{error}"));

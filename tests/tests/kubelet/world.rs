@@ -44,7 +44,7 @@ pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> 
 }
 
 /// The kubelet's configuration by which pods have [`ROOM_MIB`].
-fn small() -> Value {
+pub(crate) fn small() -> Value {
     json!({
         "systemReserved": {"memory": (meminfo::total().unwrap() - ROOM_MIB * MIB).to_string()},
         "enforceNodeAllocatable": ["pods"],

@@ -1,6 +1,7 @@
 //! What people and tools outside read: the words in it, and the links between the pages.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod kubectl_plugin;
 mod links;
 mod metrics;
 mod pipes;

@@ -13,11 +13,12 @@ use crate::shell;
 pub(crate) const FOLDER: &str = "EVICTION_AGENT_KUBERNETES";
 
 /// What is built, in this order, and from which package. The API server first: it brings most.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ("etcd", ETCD),
 ];
 const KUBERNETES: &str = "k8s.io/kubernetes";
