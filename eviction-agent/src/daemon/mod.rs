@@ -29,6 +29,7 @@ pub(crate) mod pod_activity;
 pub(crate) mod pod_source;
 pub(crate) mod realtime;
 pub(crate) mod reclaim;
+pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;
 pub(crate) mod supervise;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::thread::Pid;
 
+use crate::daemon::service_manager::{Notification, ServiceManager};
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::time::nanos;
 use eviction_node::notify::timer::Timer;
@@ -98,15 +99,27 @@ impl Watchdog {
 }
 
 /// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
-/// seconds away. Exports what the log lost as well, which has no metrics of its own.
-pub(crate) async fn watch(heartbeat: Heartbeat, thread: Pid, metrics: Arc<Metrics>, timer: Timer) {
+/// seconds away. Exports what the log lost as well, which has no metrics of its own, and feeds the watchdog of systemd while
+/// `/healthz` would answer 200.
+pub(crate) async fn watch(
+    heartbeat: Heartbeat,
+    thread: Pid,
+    metrics: Arc<Metrics>,
+    manager: Arc<ServiceManager>,
+    timer: Timer,
+) {
     let mut watchdog = Watchdog::default();
     let dropped = metrics.dropped(Queue::Log);
     loop {
         dropped.inc_by(log_writer::lost());
         let now_ns = mono_ns();
         let next = heartbeat.next_look(now_ns);
-        match watchdog.look(now_ns, heartbeat.missing_ns(now_ns), next) {
+        let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));
+        let missing_ns = heartbeat.missing_ns(now_ns);
+        if missing_ns.is_none() {
+            manager.notify(Notification::Watchdog);
+        }
+        match watchdog.look(now_ns, missing_ns, next) {
             Some(StallChange::Stalled { missing_ns }) => {
                 metrics.loop_stalled.set(1);
                 metrics.loop_stalls.inc();
@@ -199,6 +212,29 @@ mod tests {
         assert_eq!(look(501, None), None);
         assert_eq!(look(900, Some(380)), None);
         assert_eq!(look(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
+    }
+
+    #[tokio::test]
+    async fn the_watchdog_of_systemd_is_fed_while_the_loop_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = tokio::net::UnixDatagram::bind(&path).unwrap();
+        let interval = Duration::from_millis(20);
+        let manager = Arc::new(ServiceManager::at(path.as_os_str(), Some(interval)).unwrap());
+        let (metrics, heartbeat) = (Arc::new(Metrics::new("0", "0")), Heartbeat::new());
+        heartbeat.rest(0);
+        let (thread, timer) = (rustix::thread::gettid(), Timer::new().unwrap());
+        tokio::spawn(watch(heartbeat.clone(), thread, Arc::clone(&metrics), manager, timer));
+        while metrics.loop_stalled.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut buffer = [0; 64];
+        assert!(socket.try_recv(&mut buffer).is_err(), "a loop that has stopped feeds nothing");
+        heartbeat.rest(u64::MAX);
+        for _ in 0..2 {
+            let length = socket.recv(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..length], b"WATCHDOG=1");
+        }
     }
 
     #[test]

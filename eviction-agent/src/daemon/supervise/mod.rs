@@ -24,6 +24,7 @@ use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::Command;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::reclaim::{PodsOfNode, pods_of};
+use crate::daemon::service_manager::{Notification, ServiceManager};
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
 use crate::daemon::{realtime, startup};
@@ -87,6 +88,7 @@ struct Daemon {
     http_server: JoinHandle<()>,
     local_api: Option<JoinHandle<()>>,
     watchdog: JoinHandle<()>,
+    manager: Arc<ServiceManager>,
 }
 
 /// Why the agent ends.
@@ -186,8 +188,17 @@ impl Daemon {
     /// Stops all parts, the ones that others wait for first.
     async fn stop(self, end: End) -> Result<(), Failure> {
         let Self {
-            mut signals, control_loop, exporter, state_writer, http_server, local_api, watchdog, ..
+            mut signals,
+            control_loop,
+            exporter,
+            state_writer,
+            http_server,
+            local_api,
+            watchdog,
+            manager,
+            ..
         } = self;
+        manager.notify(Notification::Stopping);
         // A second signal ends the agent at once: everything attached goes with the process.
         tokio::spawn(async move {
             tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }

@@ -10,6 +10,7 @@ use eviction_node::clock::Clock;
 use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
+use rustix::thread::Pid;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -20,6 +21,7 @@ use crate::daemon::cluster::{self, Exports};
 use crate::daemon::config_reload::{ConfigChange, Reload};
 use crate::daemon::configuration::Options;
 use crate::daemon::pod_source::PodSource;
+use crate::daemon::service_manager::{Notification, ServiceManager};
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::state::StateWriter;
 use crate::daemon::state::read_boot_id;
@@ -94,11 +96,10 @@ impl Daemon {
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
-        let watchdog = watchdog::watch(heartbeat, control_loop.id, Arc::clone(&metrics), timer);
+        let (manager, watchdog) = start_watchdog(heartbeat, control_loop.id, &metrics, timer);
         let health = Arc::clone(&state) as Arc<dyn Health>;
         let state_writer = state_writer.map(|writer| write_state(writer, Arc::clone(&metrics)));
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
-        let watchdog = tokio::spawn(watchdog);
         let local_api =
             socket.zip(live).map(|(socket, live)| tokio::spawn(socket.serve(live, Arc::clone(&metrics))));
         let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
@@ -127,8 +128,22 @@ impl Daemon {
             http_server,
             local_api,
             watchdog,
+            manager,
         })
     }
+}
+
+/// Notifies systemd that the control loop runs, and watches it.
+fn start_watchdog(
+    heartbeat: Heartbeat,
+    thread: Pid,
+    metrics: &Arc<Metrics>,
+    timer: Timer,
+) -> (Arc<ServiceManager>, JoinHandle<()>) {
+    let manager = Arc::new(ServiceManager::of_this_process());
+    manager.notify(Notification::Ready);
+    let watchdog = watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer);
+    (manager, tokio::spawn(watchdog))
 }
 
 /// Where the pods come from, and the first of them.
