@@ -50,6 +50,26 @@ fn every_object_is_valid_in_every_kubernetes() {
     }
 }
 
+/// As `--values` they lie over the defaults; with `--reuse-values` they are in place of them.
+#[test]
+fn an_upgrade_with_the_values_of_an_earlier_chart_changes_nothing() {
+    let Some(helm) = Helm::find() else { return };
+    let earlier = crate::root().join("tests/tests/chart/earlier-values.yaml");
+    let folder = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path().join("chart")).status().unwrap();
+    assert!(copied.success());
+    fs::copy(&earlier, folder.path().join("chart/values.yaml")).unwrap();
+    let copy = folder.path().join("chart");
+    let reused = ["template", NAME, copy.to_str().unwrap(), "--namespace", NAME, "--kube-version", NEWEST];
+    let over = ["--values", earlier.to_str().unwrap()];
+    // The second needs a key that is not among the earlier values.
+    for more in [&[][..], &["--set", "config.eviction.nodeReclaim=CRI"]] {
+        let fresh = render(&helm, NEWEST, more).unwrap();
+        assert_eq!(render(&helm, NEWEST, &[&over[..], more].concat()).unwrap(), fresh);
+        assert_eq!(helm.run(&[&reused[..], more].concat()).unwrap(), fresh);
+    }
+}
+
 /// The ClusterRole as `resource verb`.
 fn permissions(objects: &[Value]) -> BTreeSet<String> {
     let strings = |value: &Value| {

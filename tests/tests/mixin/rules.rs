@@ -44,6 +44,28 @@ fn promtool_accepts_the_rules_and_their_tests() {
     run(Command::new(&promtool).args(["test", "rules"]).arg(root().join(TESTS)));
 }
 
+/// What users of monitoring mixins import is what the chart has, by the jsonnet of its Go module.
+#[test]
+fn the_mixin_is_the_rules_and_dashboards_of_the_chart() {
+    let program = "local mixin = import 'mixin.libsonnet'; \
+        {alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, boards: mixin.grafanaDashboards}";
+    let mut jsonnet = Command::new("go");
+    jsonnet.args(["tool", "jsonnet", "--jpath"]).arg(root().join("deploy/mixin")).args(["--exec", program]);
+    let Ok(output) = jsonnet.current_dir(root().join("tests/dashboards")).output() else {
+        skip!("there is no Go")
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mixin: Value = serde_yaml_ng::from_slice(&output.stdout).unwrap();
+    assert_eq!(mixin["alerts"], yaml(&chart("rules/alerts.yaml")));
+    assert_eq!(mixin["rules"], yaml(&chart("rules/recording.yaml")));
+    let boards = mixin["boards"].as_mapping().unwrap();
+    assert_eq!(boards.len(), 2);
+    for (name, board) in boards {
+        let file = name.as_str().unwrap().strip_prefix("eviction-agent-").unwrap();
+        assert_eq!(*board, yaml(&chart(&format!("dashboards/{file}"))), "{file}");
+    }
+}
+
 #[test]
 fn each_alert_has_what_a_person_who_is_paged_needs() {
     let alerts = rules("rules/alerts.yaml");

@@ -120,7 +120,7 @@ containers:
   {{- end }}
   {{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
   # The directory and not the socket: the runtime makes a new socket at each start.
-  - {name: cri, mountPath: {{ .disks.criSocketDir }}, mountPropagation: HostToContainer}
+  - {name: cri, mountPath: {{ .disks.criSocketDir | default "/run/containerd" }}, mountPropagation: HostToContainer}
   {{- end }}
   {{- with .extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
@@ -146,7 +146,7 @@ volumes:
 {{- end }}
 {{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
 - name: cri
-  hostPath: {path: {{ .disks.criSocketDir }}, type: Directory}
+  hostPath: {path: {{ .disks.criSocketDir | default "/run/containerd" }}, type: Directory}
 {{- end }}
 {{- with .extraVolumes }}
 {{- toYaml . | nindent 0 }}
