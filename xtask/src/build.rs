@@ -1,7 +1,7 @@
 //! `cargo xtask build`: the agent as one static file.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use object::Endianness;
@@ -13,6 +13,54 @@ use crate::shell::{self, Metadata};
 
 /// The agent is linked against musl, so that one file runs on every distribution.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
+
+/// What the agent is built for, by the names of OCI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Platform {
+    #[value(name = "linux/amd64")]
+    Amd64,
+    #[value(name = "linux/arm64")]
+    Arm64,
+}
+
+impl Platform {
+    /// This machine's.
+    pub(crate) const HOST: Self = if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 };
+
+    /// The target of Rust's.
+    pub(crate) fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => TARGET,
+            Self::Arm64 => "aarch64-unknown-linux-musl",
+        }
+    }
+
+    /// The architecture as OCI and Debian call it.
+    pub(crate) fn arch(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The architecture as rpm and the kernel call it.
+    pub(crate) fn rpm_arch(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64",
+            Self::Arm64 => "aarch64",
+        }
+    }
+
+    /// Starts a program of this platform; on another machine by QEMU.
+    pub(crate) fn command(self, program: &Path) -> Command {
+        if self == Self::HOST {
+            return Command::new(program);
+        }
+        let mut command = Command::new(format!("qemu-{}-static", self.rpm_arch()));
+        command.arg(program);
+        command
+    }
+}
 
 /// The profile that is shipped.
 const SHIPPED: &str = "shipped";
@@ -34,18 +82,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Builds the agent and says where it is.
 pub(crate) fn agent(release: bool) -> Result<PathBuf> {
-    let tools = setup::ensure(&[Need::Bpf, Need::Musl])?;
+    agent_for(Platform::Amd64, release)
+}
+
+/// The same for a platform.
+pub(crate) fn agent_for(platform: Platform, release: bool) -> Result<PathBuf> {
+    let cross = (platform == Platform::Arm64).then_some(Need::Arm64);
+    let tools = setup::ensure(&[&[Need::Bpf, Need::Musl], cross.as_slice()].concat())?;
+    let target = platform.target();
     let mut cargo = shell::cargo();
     cargo.args(["build", "--package", "eviction-agent", "--bin", "eviction-agent"]);
-    cargo.args(["--target", TARGET]);
+    cargo.args(["--target", target]);
     if release {
         cargo.args(["--profile", SHIPPED]);
     }
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
     let profile = if release { SHIPPED } else { "debug" };
-    let target = Metadata::read()?.target_directory;
-    Ok(target.join(TARGET).join(profile).join("eviction-agent"))
+    Ok(Metadata::read()?.target_directory.join(target).join(profile).join("eviction-agent"))
 }
 
 /// Builds the programs of these packages for the machine at hand, unoptimised, and says in which

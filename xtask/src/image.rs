@@ -4,21 +4,25 @@
 //!
 //! The archive is an image layout (image-spec v1.1, image-layout.md) in a tar file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::build;
-use crate::dist;
+use crate::build::{self, Platform};
 use crate::shell::{self, Metadata};
+use crate::{dist, sbom};
 
 /// Arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Pack this file instead of an agent that is built for it
+    /// Pack an agent for this platform (repeatable)
+    #[arg(long, value_enum, default_values = ["linux/amd64"])]
+    platform: Vec<Platform>,
+    /// Pack this file instead of an agent that is built for the (one) platform
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     /// Where the archive goes; default: target/image
@@ -33,25 +37,38 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const ENTRYPOINT: &str = "/eviction-agent";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { agent, output } = args;
-    let path = pack(agent.clone(), output.clone())?;
+    let Args { platform, agent, output } = args;
+    let agents = match (agent, platform.as_slice()) {
+        (Some(agent), &[platform]) => vec![(platform, agent.clone())],
+        (Some(_), _) => bail!("image: --agent is for one platform"),
+        (None, platforms) => {
+            let built = platforms.iter().map(|&platform| Ok((platform, build::agent_for(platform, true)?)));
+            built.collect::<Result<_>>()?
+        }
+    };
+    let path = pack(&agents, output.clone())?;
     let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
     println!("{} ({}, sha256:{})", path.display(), build::mib(bytes.len() as u64), sha256(&bytes));
     println!("{NAME}:{VERSION}");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packs that agent, or one that is built for it, and says where the archive is.
-pub(crate) fn pack(agent: Option<PathBuf>, output: Option<PathBuf>) -> Result<PathBuf> {
-    let agent = agent.map_or_else(|| build::agent(true), Ok)?;
+/// Packs these agents, with an SBOM each, and says where the archive is.
+pub(crate) fn pack(agents: &[(Platform, PathBuf)], output: Option<PathBuf>) -> Result<PathBuf> {
     let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("read {}", path.display()));
-    let mut files = vec![File { path: ENTRYPOINT[1..].to_owned(), mode: 0o755, bytes: read(&agent)? }];
-    for licence in dist::LICENCES {
-        let name = licence.rsplit('/').next().unwrap_or(licence);
-        let bytes = read(&shell::root().join(licence))?;
-        files.push(File { path: format!("licenses/{name}"), mode: 0o644, bytes });
+    let mut images = Vec::new();
+    for (platform, agent) in agents {
+        let bytes = read(agent)?;
+        let bill = sbom::of(&bytes, *platform)?;
+        let mut files = vec![File { path: ENTRYPOINT[1..].to_owned(), mode: 0o755, bytes }];
+        for licence in dist::LICENCES {
+            let name = licence.rsplit('/').next().unwrap_or(licence);
+            let bytes = read(&shell::root().join(licence))?;
+            files.push(File { path: format!("licenses/{name}"), mode: 0o644, bytes });
+        }
+        images.push(Image { platform: *platform, files, bill });
     }
-    let archive = archive(&files)?;
+    let archive = archive(&images)?;
     let path = match output {
         Some(path) => path,
         None => {
@@ -64,6 +81,15 @@ pub(crate) fn pack(agent: Option<PathBuf>, output: Option<PathBuf>) -> Result<Pa
     Ok(path)
 }
 
+/// What the image of a platform has.
+struct Image {
+    platform: Platform,
+    /// The first of them is run.
+    files: Vec<File>,
+    /// CycloneDX.
+    bill: Vec<u8>,
+}
+
 /// A file of an archive.
 struct File {
     path: String,
@@ -71,55 +97,81 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// The archive of an image with these files, the first of which is run.
-fn archive(files: &[File]) -> Result<Vec<u8>> {
-    let layer = tar(files).context("pack the layer")?;
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let config = json!({
-        "architecture": architecture,
-        "os": "linux",
-        "config": {
-            "Entrypoint": [ENTRYPOINT],
-            "Labels": {
-                "org.opencontainers.image.title": "eviction-agent",
-                "org.opencontainers.image.version": VERSION,
-                "org.opencontainers.image.licenses": "Apache-2.0 AND (MIT OR GPL-2.0-only)",
-            },
-        },
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
+/// The archive of these images: an index of them by platform has the name, and each SBOM refers to its image
+/// (image-spec v1.1, manifest.md, `subject`).
+fn archive(images: &[Image]) -> Result<Vec<u8>> {
+    let mut blobs = Vec::new();
+    let (mut manifests, mut referrers) = (Vec::new(), Vec::new());
+    for Image { platform, files, bill } in images {
+        let layer = tar(files).context("pack the layer")?;
+        let architecture = platform.arch();
+        let labels = annotations();
+        let config = json!({
+            "architecture": architecture,
+            "os": "linux",
+            "config": {"Entrypoint": [ENTRYPOINT], "Labels": labels},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
+        });
+        let config = config.to_string().into_bytes();
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+            "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
+            "annotations": labels,
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let mut of_platform = descriptor(MANIFEST, &manifest);
+        let empty = b"{}".to_vec();
+        let referrer = json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": sbom::MEDIA_TYPE,
+            "config": descriptor("application/vnd.oci.empty.v1+json", &empty),
+            "layers": [descriptor(sbom::MEDIA_TYPE, bill)],
+            "subject": of_platform,
+        });
+        let referrer = referrer.to_string().into_bytes();
+        let mut of_bill = descriptor(MANIFEST, &referrer);
+        of_bill["artifactType"] = json!(sbom::MEDIA_TYPE);
+        referrers.push(of_bill);
+        of_platform["platform"] = json!({"architecture": architecture, "os": "linux"});
+        manifests.push(of_platform);
+        blobs.extend([manifest, config, layer, referrer, empty, bill.clone()]);
+    }
+    let index = json!({
+        "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations(),
     });
-    let config = config.to_string().into_bytes();
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
-        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
-    });
-    let manifest = manifest.to_string().into_bytes();
-    let mut named = descriptor(MANIFEST, &manifest);
-    named["platform"] = json!({"architecture": architecture, "os": "linux"});
+    let index = index.to_string().into_bytes();
+    let mut named = descriptor(INDEX, &index);
     named["annotations"] = json!({
         "io.containerd.image.name": format!("{NAME}:{VERSION}"),
         "org.opencontainers.image.ref.name": VERSION,
     });
-    let index = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [named],
-    });
+    blobs.push(index);
+    let all = [vec![named], referrers].concat();
+    let layout = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": all});
     let mut members = vec![
         File::of("oci-layout", json!({"imageLayoutVersion": "1.0.0"}).to_string().into_bytes()),
-        File::of("index.json", index.to_string().into_bytes()),
+        File::of("index.json", layout.to_string().into_bytes()),
     ];
-    let blobs = [manifest, config, layer];
-    members.extend(blobs.into_iter().map(|blob| File::of(format!("blobs/sha256/{}", sha256(&blob)), blob)));
+    let blobs: BTreeMap<String, Vec<u8>> = blobs.into_iter().map(|blob| (sha256(&blob), blob)).collect();
+    members.extend(blobs.into_iter().map(|(digest, blob)| File::of(format!("blobs/sha256/{digest}"), blob)));
     tar(&members).context("pack the image")
 }
 
+/// What registries show of an image (image-spec v1.1, annotations.md).
+fn annotations() -> Value {
+    json!({
+        "org.opencontainers.image.title": "eviction-agent",
+        "org.opencontainers.image.description": "A node pressure monitor and eviction agent for Kubernetes",
+        "org.opencontainers.image.version": VERSION,
+        "org.opencontainers.image.vendor": "The eviction-agent authors",
+        "org.opencontainers.image.licenses": "Apache-2.0 AND (MIT OR GPL-2.0-only)",
+    })
+}
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 impl File {
@@ -169,7 +221,6 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::io::Read as _;
 
     use super::*;
@@ -203,42 +254,65 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_the_binary_and_says_how_it_is_run() {
+    fn an_image_has_the_binary_of_each_platform_and_says_how_it_is_run() {
         let folder = tempfile::tempdir().unwrap();
-        let agent = folder.path().join("agent");
-        std::fs::write(&agent, b"\x7fELF small").unwrap();
-        let packed = pack(Some(agent), Some(folder.path().join("image.tar"))).unwrap();
+        let agents = [(Platform::Amd64, "amd64"), (Platform::Arm64, "arm64")].map(|(platform, text)| {
+            let agent = folder.path().join(text);
+            std::fs::write(&agent, text).unwrap();
+            (platform, agent)
+        });
+        let packed = pack(&agents, Some(folder.path().join("image.tar"))).unwrap();
         let files = unpacked(&std::fs::read(packed).unwrap());
         assert_eq!(json(&files, "oci-layout")["imageLayoutVersion"], "1.0.0");
-        let index = json(&files, "index.json");
-        let named = &index["manifests"][0];
+        let layout = json(&files, "index.json");
+        let named = &layout["manifests"][0];
         assert_eq!(named["annotations"]["io.containerd.image.name"], format!("{NAME}:{VERSION}"));
-        let manifest: Value = serde_json::from_slice(blob(&files, named)).unwrap();
-        let config: Value = serde_json::from_slice(blob(&files, &manifest["config"])).unwrap();
-        let layer = blob(&files, &manifest["layers"][0]);
-        assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", sha256(layer))]));
-        assert_eq!(config["config"]["Entrypoint"], json!(["/eviction-agent"]));
-        let content = unpacked(layer);
-        assert_eq!(content["eviction-agent"], (0o755, b"\x7fELF small".to_vec()));
-        let names: Vec<&str> = content.keys().map(String::as_str).collect();
-        let licences = ["licenses/LICENSE", "licenses/LICENSE-GPL2", "licenses/LICENSE-MIT"];
-        assert_eq!(names, [&["eviction-agent", "licenses/"][..], &licences].concat());
+        let parse =
+            |descriptor: &Value| -> Value { serde_json::from_slice(blob(&files, descriptor)).unwrap() };
+        let index = parse(named);
+        for (number, architecture) in ["amd64", "arm64"].into_iter().enumerate() {
+            let descriptor = &index["manifests"][number];
+            assert_eq!(descriptor["platform"], json!({"architecture": architecture, "os": "linux"}));
+            let manifest = parse(descriptor);
+            let config = parse(&manifest["config"]);
+            assert_eq!(config["architecture"], architecture);
+            let layer = blob(&files, &manifest["layers"][0]);
+            assert_eq!(config["rootfs"]["diff_ids"], json!([format!("sha256:{}", sha256(layer))]));
+            assert_eq!(config["config"]["Entrypoint"], json!(["/eviction-agent"]));
+            assert_eq!(config["config"]["Labels"]["org.opencontainers.image.version"], VERSION);
+            let content = unpacked(layer);
+            assert_eq!(content["eviction-agent"], (0o755, architecture.as_bytes().to_vec()));
+            let names: Vec<&str> = content.keys().map(String::as_str).collect();
+            let licences = ["licenses/LICENSE", "licenses/LICENSE-GPL2", "licenses/LICENSE-MIT"];
+            assert_eq!(names, [&["eviction-agent", "licenses/"][..], &licences].concat());
+
+            let referrer = &layout["manifests"][number + 1];
+            assert_eq!(referrer["artifactType"], sbom::MEDIA_TYPE);
+            let referrer = parse(referrer);
+            assert_eq!(referrer["subject"]["digest"], descriptor["digest"]);
+            let bill = parse(&referrer["layers"][0]);
+            let agent = &bill["metadata"]["component"]["hashes"][0]["content"];
+            assert_eq!(*agent, sha256(architecture.as_bytes()));
+            parse(&referrer["config"]);
+        }
     }
 
     #[test]
     fn the_same_files_give_the_same_bytes() {
-        let files = || [File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![7; 1000] }];
-        let first = archive(&files()).unwrap();
+        let images = |byte| {
+            let files = vec![File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![byte; 1000] }];
+            [Image { platform: Platform::Amd64, files, bill: b"{}".to_vec() }]
+        };
+        let first = archive(&images(7)).unwrap();
         // Times are in whole seconds.
         std::thread::sleep(std::time::Duration::from_millis(1100));
-        assert_eq!(archive(&files()).unwrap(), first);
-        let other = [File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![8; 1000] }];
-        assert_ne!(archive(&other).unwrap(), first);
+        assert_eq!(archive(&images(7)).unwrap(), first);
+        assert_ne!(archive(&images(8)).unwrap(), first);
     }
 
     #[test]
     fn what_is_not_there_is_named() {
-        let error = pack(Some("/nowhere/agent".into()), None).unwrap_err();
+        let error = pack(&[(Platform::Amd64, "/nowhere/agent".into())], None).unwrap_err();
         assert_eq!(error.to_string(), "read /nowhere/agent");
     }
 }

@@ -15,7 +15,9 @@ mod e2e;
 mod fuzz;
 mod image;
 mod lint;
+mod packages;
 mod plugin;
+mod sbom;
 mod setup;
 mod shell;
 mod test;
@@ -58,7 +60,7 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Format, clippy, docs and dependencies
     Lint,
-    /// Put the static binary, the kubectl plugin, licences and checksums into target/dist
+    /// Put static binaries, packages, the kubectl plugin, SBOMs, licences and checksums into target/dist
     Dist(dist::Args),
     /// An OCI archive of the static binary, for containerd and registries; no docker needed
     Image(image::Args),

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::build::Platform;
 use crate::shell;
 use machine::{Machine, Nightly};
 
@@ -40,6 +41,10 @@ pub(crate) enum Need {
     Bpf,
     /// The static target of the agent.
     Musl,
+    /// The static target, a C compiler and an emulator of arm64.
+    Arm64,
+    /// What makes packages of Debian and Red Hat.
+    Packages,
     /// rustfmt and clippy, also for the BPF programs.
     Lints,
     /// cargo-deny.
@@ -183,7 +188,9 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
     for need in needs {
         let step = match need {
             Need::Bpf => bpf(machine, &mut tools),
-            Need::Musl => musl(machine),
+            Need::Musl => target(machine, crate::build::TARGET),
+            Need::Arm64 => target(machine, Platform::Arm64.target()).or_else(|| installed(machine, &ARM64)),
+            Need::Packages => installed(machine, &PACKAGES),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
             Need::Fuzz => fuzz(machine, &mut tools),
@@ -253,8 +260,7 @@ fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     }
 }
 
-fn musl(machine: &Machine) -> Option<Step> {
-    let target = crate::build::TARGET;
+fn target(machine: &Machine, target: &str) -> Option<Step> {
     (!machine.has_target(target))
         .then(|| Step::rustup(&format!("the standard library for {target}"), ["target", "add", target]))
 }
@@ -345,6 +351,14 @@ const GUESTS: [(&str, &str); 4] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("strip", "binutils"),
 ];
+
+/// The compiler's headers are in a package of their own.
+const ARM64: [(&str, &str); 2] = [
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    ("qemu-aarch64-static", "qemu-user-static"),
+];
+
+const PACKAGES: [(&str, &str); 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
 
 /// What the images of a node's pods are made of.
 const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];

@@ -113,7 +113,7 @@ fn ask_by_plugin(cluster: &Cluster) {
     let (code, version) = plugin(&["version", NODE]);
     assert!(code == Some(0) && version.contains("BPF ABI"), "{code:?} {version}");
     let (code, screen) = plugin(&["top", NODE, "--once"]);
-    assert!(code == Some(0) && screen.contains(NODE) && screen.contains("MEM"), "{code:?} {screen}");
+    assert!(code == Some(0) && screen.contains(NODE) && screen.contains("memory"), "{code:?} {screen}");
     let (code, checked) = plugin(&["--namespace", NAME, "check", NODE, "-o", "json"]);
     assert!(code == Some(0) && checked.contains("/etc/eviction-agent/agent.yaml"), "{code:?} {checked}");
     let (code, refused) = plugin(&["top", NODE, "--no-such-option"]);
