@@ -13,6 +13,7 @@ pub mod source;
 mod spsc;
 pub mod telemetry;
 pub mod top;
+mod zstd_stream;
 
 /// Tests of the path of reaction count what it asks the allocator for.
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn registered(groups: &[Group]) -> BTreeMap<String, String> {
 }
 
 fn all() -> BTreeMap<String, String> {
-    registered(&[Group::Api, Group::Watch])
+    registered(&[Group::Recorder, Group::Api, Group::Watch])
 }
 
 /// The first two columns of the tables: name and type.

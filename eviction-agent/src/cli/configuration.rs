@@ -158,6 +158,20 @@ impl From<DryRunArg> for DryRun {
     }
 }
 
+impl ServiceArgs {
+    /// For an agent that acts on nothing, beside another one.
+    pub(super) fn only_look(&mut self) -> Result<(), Failure> {
+        if let Some(action @ (ActionArg::Kill | ActionArg::Evict)) = self.action {
+            let name = Action::from(action).lower_name();
+            return Err(Failure::usage(format!("--action {name}: record evicts no pod")));
+        }
+        self.action = Some(ActionArg::None);
+        self.dry_run = Some(DryRunArg::None);
+        self.listen_address.get_or_insert(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Ok(())
+    }
+}
+
 impl ConfigurationArgs {
     /// Where the configuration of this node is, and what the command line says in its place.
     ///
@@ -203,6 +217,7 @@ impl ConfigurationArgs {
             dry_run: dry_run.map(Into::into),
             listen_address,
             cri_socket,
+            recorder_directory: None,
             node,
         })
     }

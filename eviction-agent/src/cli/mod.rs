@@ -8,6 +8,7 @@ mod config;
 mod configuration;
 mod explain;
 mod output;
+mod record;
 mod replay;
 mod run;
 mod top;
@@ -37,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::RunArgs),
+    Record(record::RecordArgs),
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Explain(explain::ExplainArgs),
@@ -63,10 +65,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
-    let Verb::Run(args) = verb else {
+    if !matches!(verb, Verb::Run(_) | Verb::Record(_)) {
         start_log(log_format, None);
         return short_lived(verb);
-    };
+    }
     // The daemon must not be held up by whoever reads its log.
     let writer = match LogWriter::start(std::io::stderr()) {
         Ok(writer) => writer,
@@ -76,7 +78,11 @@ pub fn main() -> ExitCode {
         }
     };
     start_log(log_format, Some(writer.queue()));
-    let result = run::run(args);
+    let result = match verb {
+        Verb::Record(args) => record::record(args),
+        Verb::Run(args) => run::run(args),
+        _ => Ok(ExitCode::SUCCESS),
+    };
     // What is still to be logged comes before the last word.
     drop(writer);
     // Standard output may be locked for ever by the thread that writes it, if its reader does not read.
@@ -88,6 +94,7 @@ fn short_lived(verb: Verb) -> ExitCode {
     let mut out = output::out();
     let result = match verb {
         Verb::Run(args) => run::run(args),
+        Verb::Record(args) => record::record(args),
         Verb::Check(args) => check::check(args, &mut out),
         Verb::Config(args) => config::config(args, &mut out),
         Verb::Explain(args) => explain::run(&args, &mut out),

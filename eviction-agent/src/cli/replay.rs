@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eviction_config::load_agent;
+use eviction_core::record::DecisionRecord;
 
 use super::output::{Ended, Out, StreamFormat, columns, complain, table};
 use crate::cli::configuration::ProfileArg;
@@ -16,14 +17,17 @@ use crate::daemon::Failure;
 use crate::scenario::expected::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
+use crate::scenario::recording::{self, Replay, Verified};
 use crate::scenario::run::{Overrides, run_under};
 use crate::telemetry::decision_log::EvictedPod;
+use crate::telemetry::recording::reader::is_recording;
 
 /// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Recording of `run --record`, or scenarios: a file, a directory, a stream with one per line, or - for
-    /// standard input; may be compressed with zstd (.zst)
+    /// Recording (a directory of `recorder.directory` or one of its segments), decisions of `run --record`,
+    /// or scenarios: a file, a directory, a stream with one per line, or - for standard input; may be
+    /// compressed with zstd (.zst)
     #[arg(value_name = "FILE", required_unless_present = "scenarios", conflicts_with = "scenarios")]
     files: Vec<PathBuf>,
     /// The same as FILE, printed as JSON lines
@@ -73,6 +77,17 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let mut tally = Tally::default();
     let (mut broken, mut rows) = (None, Vec::new());
     for file in files.iter().chain(scenarios) {
+        if is_recording(file) {
+            if config.is_some() || profile.is_some() {
+                let error = "--config and --profile do not change a recording";
+                return Err(Failure::usage(error).help("use `what-if`").into());
+            }
+            match verify {
+                true => verify_recording(file, &mut tally, out)?,
+                false => rows.extend(recorded_evictions(file, &mut tally)),
+            }
+            continue;
+        }
         read::each(file, &mut |found| {
             if broken.is_some() {
                 return;
@@ -134,6 +149,65 @@ fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
         })
         .collect();
     if rows.is_empty() { vec![[name, none(), none(), none(), "no eviction".to_owned()]] } else { rows }
+}
+
+/// Decides a recording again and compares each decision.
+fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(), Ended> {
+    let Verified { same, different, errors } = match recording::verify(file) {
+        Ok(verified) => verified,
+        Err(error) => {
+            Verified { errors: vec![format!("read {}: {error}", file.display())], ..Verified::default() }
+        }
+    };
+    tally.passed += same;
+    tally.failed += different.len();
+    for text in different {
+        writeln!(out, "{}: {text}", file.display())?;
+    }
+    // A killed agent leaves a cut-off segment: no fault.
+    for error in errors {
+        if !error.contains(": cut off after byte ") {
+            tally.errors += 1;
+        }
+        complain(&format!("error: {error}\n"));
+    }
+    Ok(())
+}
+
+/// A row for each eviction that a recording comes to.
+fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
+    let (mut replay, mut rows) = (Replay::default(), Vec::new());
+    let error = |tally: &mut Tally, error: &str| {
+        tally.errors += usize::from(!error.contains(": cut off after byte "));
+        complain(&format!("error: {error}\n"));
+    };
+    let read = recording::each(file, &mut |item| match item {
+        Ok(item) => {
+            let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
+            let record = DecisionRecord::of(&decision);
+            for eviction in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
+                let pod = format!("{}/{}", eviction.pod.namespace, eviction.pod.name);
+                let grace_period = format!("{}s", eviction.grace_period_seconds);
+                let message = eviction.message.trim().escape_debug().to_string();
+                let name = file.display().to_string();
+                rows.push([
+                    name,
+                    record.at.to_string(),
+                    pod.escape_debug().to_string(),
+                    grace_period,
+                    message,
+                ]);
+            }
+        }
+        Err(text) => {
+            replay.interrupt();
+            error(tally, &text);
+        }
+    });
+    if let Err(cause) = read {
+        error(tally, &format!("read {}: {cause}", file.display()));
+    }
+    rows
 }
 
 /// What is right.

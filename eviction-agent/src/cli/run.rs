@@ -9,7 +9,7 @@ use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArg
 use super::output::{Ended, StreamFormat};
 use crate::cli::check::BackendArgs;
 use crate::cli::configuration::ClusterArgs;
-use crate::daemon::{self, NodeFacts, Options, Output};
+use crate::daemon::{self, ConfigurationFiles, NodeFacts, Options, Output};
 
 /// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -57,6 +57,16 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
+    run_recording(args, None)
+}
+
+/// Runs the agent without acting, and records.
+pub(super) fn record(mut args: RunArgs, directory: PathBuf) -> Result<ExitCode, Ended> {
+    args.service.only_look()?;
+    run_recording(args, Some(directory))
+}
+
+fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, Ended> {
     let RunArgs {
         configuration,
         state_dir,
@@ -79,7 +89,10 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
     daemon::run(Options {
-        configuration: configuration.files(service, node, caller)?,
+        configuration: ConfigurationFiles {
+            recorder_directory,
+            ..configuration.files(service, node, caller)?
+        },
         state_dir,
         socket,
         apply_config_now,

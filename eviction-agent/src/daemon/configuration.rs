@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use eviction_config::{
     Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
-    MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, Server, Setting, ThresholdSource,
-    load_agent,
+    MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, RecorderSettings, Server, Setting,
+    ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
@@ -51,6 +51,8 @@ pub struct ConfigurationFiles {
     pub listen_address: Option<SocketAddr>,
     /// Socket of the container runtime in the place of that of the AgentConfiguration.
     pub cri_socket: Option<String>,
+    /// Directory of recordings in the place of that of the AgentConfiguration.
+    pub recorder_directory: Option<PathBuf>,
     /// What the node has, and whether a kubelet acts on it as well.
     pub node: NodeFacts,
 }
@@ -93,6 +95,7 @@ pub(crate) struct Service {
     pub(crate) server: Server,
     pub(crate) probes: Probes,
     pub(crate) reclaim: Reclaim,
+    pub(crate) recorder: RecorderSettings,
 }
 
 /// How node reclaim asks the container runtime.
@@ -117,6 +120,7 @@ impl Service {
             server,
             probes,
             reclaim,
+            recorder,
         } = self;
         let differs = [
             ("action", *action != other.action.action),
@@ -127,6 +131,7 @@ impl Service {
             ("server", *server != other.server),
             ("probes", *probes != other.probes),
             ("reclaim", *reclaim != other.reclaim),
+            ("recorder", *recorder != other.recorder),
         ];
         differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
@@ -191,6 +196,7 @@ impl ConfigurationFiles {
                     keep_images: agent.reclaim.keep_images,
                     min_image_age: image_minimum_gc_age,
                 },
+                recorder: agent.recorder,
             },
             kubelet: said,
             settings: agent.settings.into_iter().chain(settings).collect(),
@@ -234,6 +240,11 @@ impl ConfigurationFiles {
         if let Some(listen_address) = self.listen_address {
             agent.override_setting("server.listenAddress", listen_address.to_string(), |it| {
                 it.server = Server { listen_address };
+            });
+        }
+        if let Some(directory) = &self.recorder_directory {
+            agent.override_setting("recorder.directory", directory.display().to_string(), |it| {
+                it.recorder.directory = Some(directory.clone());
             });
         }
         if let Some(socket) = &self.cri_socket {

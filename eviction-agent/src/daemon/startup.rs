@@ -51,6 +51,7 @@ use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryQueue;
+use crate::telemetry::recording::queue::RecordingQueue;
 use crate::telemetry::{event_log, log_writer};
 use eviction_node::file_watch::FileWatch;
 
@@ -81,6 +82,8 @@ pub(crate) struct Plan {
     state_sender: StateSender,
     recalled: RestoredState,
     records: bool,
+    /// Takes the engine's inputs, where they are recorded.
+    pub(crate) recorder: Option<RecordingQueue>,
     load: LoadOptions,
     dry_run: bool,
     pub(crate) reclaim: ReclaimParts,
@@ -177,6 +180,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         state_sender,
         recalled,
         records: options.record.is_some(),
+        recorder: None,
         dry_run: action.is_dry(),
         reclaim,
         load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
@@ -284,7 +288,9 @@ pub(crate) fn build(
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,
         records: plan.records,
+        recorder: plan.recorder,
     };
+    control_loop.record_key();
     control_loop.recall(plan.recalled);
     // What of it takes long is done before the first turn.
     control_loop.watch_containers();

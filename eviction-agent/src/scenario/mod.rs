@@ -5,6 +5,7 @@ pub mod expected;
 pub mod format;
 pub mod inputs;
 pub mod read;
+pub mod recording;
 pub mod run;
 mod simulator;
 #[cfg(test)]

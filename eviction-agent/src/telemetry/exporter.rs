@@ -7,6 +7,7 @@ mod progress;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
@@ -36,6 +37,7 @@ use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
 use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
+use crate::telemetry::recording::queue::ReportQueue;
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
 
@@ -50,6 +52,8 @@ pub(crate) struct TelemetryExporter {
     output: Output,
     printer: Printer,
     recorder: Option<Recorder>,
+    /// The recording's end for decisions and usages, and its thread.
+    recording: Option<(ReportQueue, JoinHandle<()>)>,
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
@@ -132,6 +136,7 @@ impl TelemetryExporter {
             output,
             printer,
             recorder: None,
+            recording: None,
             metrics,
             decision_ids,
             clock: Clock::start(),
@@ -177,8 +182,13 @@ impl TelemetryExporter {
     }
 
     /// Records decisions there as well.
-    pub(crate) fn recording(self, recorder: Option<Recorder>) -> Self {
+    pub(crate) fn logging(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Records decisions and what pods use with the engine's inputs.
+    pub(crate) fn recording(self, recording: Option<(ReportQueue, JoinHandle<()>)>) -> Self {
+        Self { recording, ..self }
     }
 
     /// Takes the events of the control loop until it is gone, and those of the main thread.
@@ -242,6 +252,10 @@ impl TelemetryExporter {
         if let Some(recorder) = self.recorder {
             recorder.finish();
         }
+        if let Some((queue, thread)) = self.recording {
+            drop(queue);
+            drop(thread.join());
+        }
     }
 
     fn take(&mut self, event: TelemetryEvent) {
@@ -275,6 +289,9 @@ impl TelemetryExporter {
                 }
             }
             TelemetryEvent::PodSample(sample, _permit) => {
+                if let Some((recording, _)) = &mut self.recording {
+                    recording.usage(&sample);
+                }
                 pod_memory::export(&pod_memory::choose(self.pod_metrics, &sample), &self.metrics);
                 if let Some(live) = &self.live {
                     live.pods(*sample);

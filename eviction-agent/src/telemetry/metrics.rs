@@ -39,6 +39,8 @@ const PREFIX: &str = "eviction_agent";
 pub enum Group {
     /// Those of every agent.
     Node,
+    /// Those of an agent that records.
+    Recorder,
     /// Those of an agent that sends requests to an API server.
     Api,
     /// Those of an agent that watches its pods and its node there.
@@ -215,6 +217,12 @@ metrics! {
     Node pods_file_errors: Counter = "pods_file_errors";
     /// Events, output lines and log lines that were dropped because their reader was too slow.
     Node telemetry_dropped: Family<QueueLabels, Counter> = "telemetry_dropped";
+    /// Bytes of the recordings on disk.
+    Recorder recorder_size: IntGauge = "recorder_size_bytes";
+    /// Times that the recorder could not write.
+    Recorder recorder_write_errors: Counter = "recorder_write_errors";
+    /// 1 while the agent records.
+    Recorder recorder_up: IntGauge = "recorder_up";
     /// 1 while the BPF programs may kill the chosen pod themselves.
     Node kernel_kill_armed: IntGauge = "kernel_kill_armed";
     /// Processes that the BPF programs killed.

@@ -14,5 +14,6 @@ pub mod metrics;
 pub(crate) mod pod_memory;
 pub(crate) mod pod_rates;
 pub(crate) mod queue;
+pub mod recording;
 pub(crate) mod status;
 pub(crate) mod stdout;

@@ -122,6 +122,10 @@ containers:
   # The directory and not the socket: the runtime makes a new socket at each start.
   - {name: cri, mountPath: {{ .disks.criSocketDir | default "/run/containerd" }}, mountPropagation: HostToContainer}
   {{- end }}
+  {{- if and $daemon (dig "recorder" "directory" "" .config) }}
+  # Recordings stay when the pod goes.
+  - {name: recordings, mountPath: {{ .config.recorder.directory }}}
+  {{- end }}
   {{- with .extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -147,6 +151,10 @@ volumes:
 {{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
 - name: cri
   hostPath: {path: {{ .disks.criSocketDir | default "/run/containerd" }}, type: Directory}
+{{- end }}
+{{- if and $daemon (dig "recorder" "directory" "" .config) }}
+- name: recordings
+  hostPath: {path: {{ .config.recorder.directory }}, type: DirectoryOrCreate}
 {{- end }}
 {{- with .extraVolumes }}
 {{- toYaml . | nindent 0 }}

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
+
 use super::disk_layout::DiskLayout;
 use super::in_flight::ExecutorUpdate;
 use super::oom::{ContainerEnded, OomKill};
@@ -22,8 +25,8 @@ pub struct Input {
     pub event: Event,
 }
 
-/// What happened.
-#[derive(Clone, Debug)]
+/// What happened. Recordings have their own form of pods and samples.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// What the agent before this one knew, in times of this one's clock. Before all others.
     Restore(Box<EngineState>),
@@ -31,16 +34,19 @@ pub enum Event {
     /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
     Terminating(Vec<Box<str>>),
     /// The active pods are now these: those bound to the node that have not finished.
+    #[serde(skip)]
     Pods(Arc<PodSet>),
     /// The answer to how the node's file systems are laid out. Until there is one, looks
     /// decide nothing; after it, further answers are ignored.
     DiskLayout(Result<DiskLayout, UnknownReason>),
     /// A sample of the node: one evaluation of the pipeline.
+    #[serde(skip)]
     Sample(Arc<Snapshot>),
     /// There was to be a sample, but it failed: the evaluation ends with nothing changed.
     SampleFailed(UnknownReason),
     /// The node-level reclaim that a decision asked for is over, and this is what the node
     /// looks like now, or why nobody knows. The evaluation goes on.
+    #[serde(skip)]
     Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
     /// What came of an eviction that a decision asked for.
     Evicted(EvictionResult),
@@ -57,6 +63,7 @@ pub enum Event {
     },
     /// The kernel killed a process for want of memory. The time of the input is when this was
     /// learned; the record has its own.
+    #[serde(serialize_with = "oom_kill")]
     OomKill(Box<OomKill>),
     /// A container ended, or more became known of an end that was told before.
     ContainerEnded(Box<ContainerEnded>),
@@ -66,15 +73,44 @@ pub enum Event {
     /// Whatever the proposed policy will evict, it is to take effect now.
     ApplyProposed,
     /// May this pod start here?
+    #[serde(skip)]
     Admission(Arc<KnownPod>),
 }
 
 /// Whether the API server can be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApiReachability {
     /// It answers.
     #[default]
     Reachable,
     /// It does not, or what it answers is of no use.
     Unreachable,
+}
+
+/// An OOM kill as it is read: the form of the event line leaves out what only the engine needs.
+fn oom_kill<S: Serializer>(kill: &OomKill, serializer: S) -> Result<S::Ok, S::Error> {
+    let value = json!({
+        "at": kill.at,
+        "tgid": kill.pid,
+        "pid": kill.tid,
+        "comm": kill.comm,
+        "container": kill.container,
+        "instance": kill.container_id,
+        "pod": kill.pod_uid,
+        "owner": kill.limit_scope,
+        "inferred": kill.inferred,
+        "victim": kill.victim,
+        "group": kill.oom_group,
+        "usage": kill.usage,
+        "limit": kill.limit,
+        "nearSince": kill.near_since,
+        "anon": kill.anon,
+        "file": kill.file,
+        "shmem": kill.shmem,
+        "swap": kill.swap,
+        "oomScoreAdj": kill.oom_score_adj,
+        "trigger": kill.trigger_pid,
+        "triggerComm": kill.trigger_comm,
+    });
+    value.serialize(serializer)
 }

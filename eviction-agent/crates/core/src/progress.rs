@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::PodName;
 
@@ -375,7 +375,7 @@ impl ApiResult {
 }
 
 /// What came of an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictionResult {
     /// Whose.
     pub uid: Box<str>,
@@ -384,7 +384,7 @@ pub struct EvictionResult {
 }
 
 /// Why a pod does not go that was to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotEvicted {
     /// It was tried, and this is why it failed.
     Failed(Box<str>),

@@ -23,6 +23,7 @@ mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
 mod record_copies;
+mod recorder;
 mod state;
 mod sync;
 mod task_alarms;
@@ -65,6 +66,8 @@ use eviction_node::sampler::NodeSampler;
 use super::startup::source_event;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
+use crate::telemetry::recording::Recorded;
+use crate::telemetry::recording::queue::RecordingQueue;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
@@ -146,6 +149,8 @@ pub(crate) struct ControlLoop {
     pub(crate) state_sender: StateSender,
     /// Whether decisions are recorded.
     pub(crate) records: bool,
+    /// Takes the engine's inputs, where they are recorded.
+    pub(crate) recorder: Option<RecordingQueue>,
     pub(crate) state: State,
 }
 
@@ -179,6 +184,7 @@ impl ControlLoop {
         self.publish_counted_kills();
         self.persist();
         self.take_down();
+        self.record_key();
         self.heartbeat.rest(self.state.due_ns);
     }
 
@@ -265,6 +271,9 @@ impl ControlLoop {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
                 self.state.engine_copy.outdate();
                 self.engine.seed_conditions(seed.raised());
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.send(Some(Recorded::Seed(seed.raised().collect())));
+                }
                 None
             }
             Wake::Command(Command::ApiServer(reach)) => {

@@ -24,6 +24,9 @@ impl ControlLoop {
     /// Passes an input to the engine, and publishes the containers whose cause it has decided.
     pub(super) fn step(&mut self, input: Input) -> Decision {
         self.state.engine_copy.outdate();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.input(&input);
+        }
         let mut decision = self.engine.step(input);
         for terminated in decision.ended.drain(..) {
             self.telemetry.send(TelemetryEvent::Terminated(Box::new(terminated), decision.at));

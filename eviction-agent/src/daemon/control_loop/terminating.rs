@@ -31,6 +31,11 @@ pub(super) struct TerminatingPod {
 }
 
 impl TerminatingPod {
+    /// Whose.
+    pub(super) fn uid(&self) -> &str {
+        &self.uid
+    }
+
     /// What another one is told apart by.
     fn told(&self) -> (&str, u64) {
         (&self.uid, self.until_ns)

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use eviction_config::{ActionSettings, Server};
+use eviction_config::{ActionSettings, RecorderSettings, Server};
 use eviction_core::policy::preferences::Profile;
+use eviction_core::units::Quantity;
 use eviction_kube::{Client, KubeSession};
-use eviction_node::clock::Clock;
+use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
@@ -36,6 +38,10 @@ use crate::telemetry::http::{self, Health};
 use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
+use crate::telemetry::recording::Header;
+use crate::telemetry::recording::queue::{RecordingQueue, ReportQueue};
+use crate::telemetry::recording::thread::{self, Recording};
+use crate::telemetry::recording::writer::Limits;
 use crate::telemetry::stdout::Printer;
 
 /// Name of the socket in the state directory.
@@ -72,7 +78,9 @@ impl Daemon {
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
         let exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
-        let mut exporter = exporter.live(live.clone());
+        let (recorder, reports) = recording(&plan, &metrics)?.unzip();
+        plan.recorder = recorder;
+        let mut exporter = exporter.live(live.clone()).recording(reports);
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let heartbeat = Heartbeat::new();
@@ -197,10 +205,33 @@ fn exporter(
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
     Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
-        .recording(recorder)
+        .logging(recorder)
         .reading(plan.signal_files())
         .pod_metrics(plan.service.metrics.pods)
         .on_node(node))
+}
+
+/// The recorder, if there is one: the control loop's end, and the exporter's with the thread.
+#[expect(clippy::type_complexity, reason = "two ends that part at once")]
+fn recording(
+    plan: &Plan,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<(RecordingQueue, (ReportQueue, std::thread::JoinHandle<()>))>, Failure> {
+    let RecorderSettings { directory, max_size, max_age, min_free_disk } = plan.service.recorder.clone();
+    let Some(directory) = directory else { return Ok(None) };
+    let bytes = |quantity: Quantity| quantity.value().max(0).unsigned_abs();
+    let limits = Limits {
+        directory,
+        max_size: bytes(max_size),
+        max_age: Duration::from_nanos(max_age.as_nanos().unsigned_abs()),
+        min_free: bytes(min_free_disk),
+    };
+    let boot_id = read_boot_id().unwrap_or_default();
+    let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
+    let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
+    let Recording { inputs, reports, thread } =
+        thread::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics)?;
+    Ok(Some((inputs, (reports, thread))))
 }
 
 /// The free memory that the kernel keeps, read now and then, if something needs it.

@@ -4,9 +4,9 @@
 //! [`EngineState`], the pods and the sample), and from the record the pods that are evicted. Trends and
 //! plausibility, which need several samples, are left out.
 
-mod pods;
+pub(crate) mod pods;
 mod sample;
-mod settings;
+pub(crate) mod settings;
 pub(crate) mod writer;
 
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use eviction_core::pod::{Container, EmptyDir, Owner, Pod, ResourceList, Resources, Volume};
 
 /// Without tolerations, conditions and ended containers: they say nothing about it.
-pub(super) fn write(pod: &Pod) -> Value {
+pub(crate) fn write(pod: &Pod) -> Value {
     let Pod {
         uid,
         name,

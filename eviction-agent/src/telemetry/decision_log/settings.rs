@@ -10,7 +10,7 @@ use eviction_core::units::ThresholdValue;
 const MOST_VICTIMS: usize = 100;
 
 /// The thresholds in force, wherever they come from.
-pub(super) fn kubelet(policy: &Policy) -> Value {
+pub(crate) fn kubelet(policy: &Policy) -> Value {
     let copies = copies_in(&policy.thresholds);
     let values = |hard: bool, text: &dyn Fn(&Threshold) -> Option<String>| {
         let of_kind = policy.thresholds.iter().filter(|it| it.is_hard() == hard && !copies.contains(it));
@@ -49,7 +49,7 @@ fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
 
 /// The profile and its preferences. As many evictions are allowed as were decided: whether more than usual
 /// were needed depends on several samples.
-pub(super) fn agent(policy: &Policy, evicted: usize) -> Value {
+pub(crate) fn agent(policy: &Policy, evicted: usize) -> Value {
     let eviction = json!({
         "hardIgnoresPDB": policy.eviction.hard_ignores_pdb,
         "killOnGrowth": policy.eviction.kill_on_growth,

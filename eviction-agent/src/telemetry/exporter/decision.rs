@@ -21,6 +21,9 @@ impl TelemetryExporter {
     pub(super) fn decision(&mut self, event: &DecisionEvent) {
         let DecisionEvent { decision, first_id, detected_by, sampled, inputs, .. } = event;
         let record = DecisionRecord::of(decision);
+        if let Some((recording, _)) = &mut self.recording {
+            recording.decision(&record);
+        }
         if let Some(evaluation) = record.evaluation() {
             self.thresholds(evaluation, detected_by, *sampled);
             if let Some(live) = &self.live {

@@ -132,11 +132,13 @@ pub enum Queue {
     Output,
     /// Lines of the log.
     Log,
+    /// Inputs of the engine for the recorder.
+    Recorder,
 }
 
 impl Queue {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Events, Self::Output, Self::Log];
+    pub const ALL: [Self; 4] = [Self::Events, Self::Output, Self::Log, Self::Recorder];
 
     /// The value of the label.
     pub fn name(self) -> &'static str {
@@ -144,6 +146,7 @@ impl Queue {
             Self::Events => "events",
             Self::Output => "output",
             Self::Log => "log",
+            Self::Recorder => "recorder",
         }
     }
 }

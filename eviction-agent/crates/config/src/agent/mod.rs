@@ -54,6 +54,7 @@ pub use settings::MetricsSettings;
 pub use settings::PodMetrics;
 pub use settings::Probes;
 pub use settings::ReclaimSettings;
+pub use settings::RecorderSettings;
 pub use settings::Server;
 pub use settings::ThresholdSettings;
 pub use settings::ThresholdSource;
@@ -96,6 +97,8 @@ pub struct AgentConfiguration {
     pub memory_limits: MemoryLimits,
     /// What is exported as metrics.
     pub metrics: MetricsSettings,
+    /// Recordings of what the engine decides by.
+    pub recorder: RecorderSettings,
     /// The HTTP server of the agent.
     pub server: Server,
     /// Where it was read.

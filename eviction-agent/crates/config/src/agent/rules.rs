@@ -28,6 +28,7 @@ pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("probes.detachAfter", true),
     ("evictionRequests.timeout", false),
     ("evictionRequests.maxAge", false),
+    ("recorder.maxAge", false),
     ("policy.coolDownAfterOomKill", true),
     ("policy.soft.gracePeriodCap", true),
     ("policy.signals[].gracePeriod", false),
@@ -75,10 +76,12 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
             if is_repeated { Err(format!("`{text}` is given twice")) } else { Ok(()) }
         });
     }
-    texts(document, "thresholdMargin.minimum", problems, |text| match Quantity::parse(text) {
-        Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
-        _ => Ok(()),
-    });
+    for place in ["thresholdMargin.minimum", "recorder.maxSize", "recorder.minFreeDisk"] {
+        texts(document, place, problems, |text| match Quantity::parse(text) {
+            Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
+            _ => Ok(()),
+        });
+    }
     texts(document, "reclaim.criSocket", problems, ReclaimSettings::check_socket);
     texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
         let is_known = ENFORCED.contains(&text);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use eviction_core::units::GoDuration;
+use eviction_core::units::{Format, GoDuration, Quantity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -278,6 +278,36 @@ pub enum PodMetrics {
     Top,
     /// None, nor any rank.
     Off,
+}
+
+/// Recordings of what the engine decides by, for `replay` and `what-if`. A change takes effect at the next
+/// start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RecorderSettings {
+    /// The directory of the recordings, one per agent; without it nothing is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// The most that all recordings take on the disk. The oldest are removed.
+    #[schemars(with = "String", extend("format" = "quantity"))]
+    pub max_size: Quantity,
+    /// How long a recording is kept.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub max_age: GoDuration,
+    /// With less free space on the disk the oldest recordings are removed, and then nothing is recorded.
+    #[schemars(with = "String", extend("format" = "quantity"))]
+    pub min_free_disk: Quantity,
+}
+
+impl Default for RecorderSettings {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            max_size: Quantity::from_i64(256 << 20, Format::BinarySi),
+            max_age: GoDuration::from_secs(24 * 3600),
+            min_free_disk: Quantity::from_i64(1 << 30, Format::BinarySi),
+        }
+    }
 }
 
 /// How unused images and dead containers are removed with `eviction.nodeReclaim: CRI`. A change takes

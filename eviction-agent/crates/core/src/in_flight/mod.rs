@@ -137,7 +137,7 @@ pub enum Failure {
 }
 
 /// How far executors have come with an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecutorUpdate {
     /// They have begun.
     Started(Box<StartedEviction>),
@@ -166,11 +166,12 @@ pub enum ExecutorUpdate {
 }
 
 /// An eviction that executors have begun.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedEviction {
     /// Whose.
     pub pod: Arc<PodName>,
     /// See [`InFlightEviction::signal`].
+    #[serde(deserialize_with = "deserialize_label")]
     pub signal: Label,
     /// See [`InFlightEviction::hard`].
     pub hard: bool,

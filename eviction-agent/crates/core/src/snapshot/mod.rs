@@ -86,6 +86,17 @@ impl Snapshot {
         })
     }
 
+    /// Takes over the values of another one. Once the memory of this one is large enough, it allocates
+    /// nothing.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.node = other.node;
+        self.text.clone_from(&other.text);
+        self.pods.clone_from(&other.pods);
+        self.containers.clone_from(&other.containers);
+        self.volumes.clone_from(&other.volumes);
+        self.joined.clear();
+    }
+
     fn text(&self, span: Span) -> &str {
         self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
     }

@@ -1,0 +1,252 @@
+//! Recordings, decided again by the same engine.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use eviction_core::decision::{Action, Decision};
+use eviction_core::engine::Engine;
+use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::pod::Pod;
+use eviction_core::pods::{KnownPod, PodSet};
+use eviction_core::record::DecisionRecord;
+use eviction_core::time::Timestamp;
+use serde_json::Value;
+
+use crate::telemetry::recording::Key;
+use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
+
+/// An engine that is told what was recorded.
+#[derive(Debug, Default)]
+pub struct Replay {
+    engine: Option<Engine>,
+    /// The run and the number of the segment that the engine has read to its end.
+    read: Option<(String, u64)>,
+    /// The segment that is being read, and whether it goes on from the one before.
+    follows: bool,
+    /// The pods after a key that says nothing new.
+    skip_pods: bool,
+}
+
+impl Replay {
+    /// Takes an item of the recording. Returns what the engine decides, if it was told something.
+    pub fn take(&mut self, item: &Item) -> Option<Decision> {
+        match item {
+            Item::Header(header) => {
+                let follows = |(run, segment): &(String, u64)| {
+                    *run == header.run && segment.checked_add(1) == Some(header.segment)
+                };
+                self.follows = self.read.as_ref().is_some_and(follows);
+                self.read = Some((header.run.clone(), header.segment));
+                None
+            }
+            Item::Key(key) => {
+                self.skip_pods = self.follows && key.lost == 0 && self.engine.is_some();
+                if !self.skip_pods {
+                    self.engine = Some(engine(key));
+                }
+                None
+            }
+            Item::Pods(at, pods) => {
+                let engine = self.engine.as_mut()?;
+                let is_known = engine.pods().is_empty() && pods.is_empty();
+                if std::mem::take(&mut self.skip_pods) || is_known {
+                    return None;
+                }
+                let pods = Event::Pods(known(pods, engine));
+                Some(engine.step(Input { at: *at, event: pods }))
+            }
+            Item::Input(input) => {
+                let mut decision = self.engine.as_mut()?.step(input.clone());
+                // The agent reports them on their own.
+                decision.ended.clear();
+                Some(decision)
+            }
+            Item::Seed(raised) => {
+                self.engine.as_mut()?.seed_conditions(raised.iter().copied());
+                None
+            }
+            Item::Usage(..) | Item::Decision(_) | Item::Clock(_) => None,
+        }
+    }
+
+    /// What follows is not what came next: the engine begins anew with the next key.
+    pub fn interrupt(&mut self) {
+        self.read = None;
+    }
+
+    /// The engine, once there was a key.
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.as_ref()
+    }
+}
+
+fn known(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
+    let known = |pod: &Arc<Pod>| Arc::new(KnownPod::new((**pod).clone(), engine.policy()));
+    Arc::new(PodSet::new(pods.iter().map(known).collect()))
+}
+
+/// An engine that goes on where the recorded one was.
+fn engine(key: &Key) -> Engine {
+    let Key { at, policy, dry_run, state, layout, terminating, api, lost: _, pods: _ } = key.clone();
+    let mut engine = Engine::new(policy);
+    if dry_run {
+        engine.set_dry_run();
+    }
+    let mut tell = |event| drop(engine.step(Input { at, event }));
+    tell(Event::Restore(Box::new(state)));
+    if !terminating.is_empty() {
+        tell(Event::Terminating(terminating));
+    }
+    if let Some(layout) = layout {
+        tell(Event::DiskLayout(Ok(layout)));
+    }
+    if api == ApiReachability::Unreachable {
+        tell(Event::ApiServer(api));
+    }
+    engine
+}
+
+/// Hands over the items of all segments, and what is wrong with those that cannot be read to their end,
+/// each with its file.
+///
+/// # Errors
+/// If the recording cannot be found, or holds nothing that can be read.
+pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, String>)) -> io::Result<()> {
+    let segments = find(path)?;
+    if segments.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no recording"));
+    }
+    for segment in segments {
+        let mut read = || -> Result<(), FormatError> {
+            let mut reader = Segment::open(&segment)?;
+            while let Some(item) = reader.next_item()? {
+                use_one(Ok(&item));
+            }
+            Ok(())
+        };
+        if let Err(error) = read() {
+            use_one(Err(format!("read {}: {error}", segment.display())));
+        }
+    }
+    Ok(())
+}
+
+/// What came of deciding again.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// Decisions that are as recorded.
+    pub same: usize,
+    /// Decisions that differ, each in a text.
+    pub different: Vec<String>,
+    /// What could not be read.
+    pub errors: Vec<String>,
+}
+
+/// Eviction decisions without a record count as different if the recording goes on for so long: a killed
+/// agent loses the last tick.
+const TICK_SECONDS: i64 = 2;
+
+/// Decides a recording again, and compares each recorded decision.
+///
+/// # Errors
+/// If the recording cannot be found.
+pub fn verify(path: &Path) -> io::Result<Verified> {
+    let mut verified = Verified::default();
+    // A record may come later than what was decided on.
+    let mut records: BTreeMap<Timestamp, Vec<Value>> = BTreeMap::new();
+    each(path, &mut |item| match item {
+        Ok(Item::Decision(record)) => match record["at"].as_str().and_then(|at| at.parse().ok()) {
+            Some(at) => records.entry(at).or_default().push(record.clone()),
+            None => verified.errors.push("a decision without a time".to_owned()),
+        },
+        Ok(_) => {}
+        Err(error) => verified.errors.push(error),
+    })?;
+    let mut replay = Replay::default();
+    let mut found: BTreeMap<Timestamp, Value> = BTreeMap::new();
+    let mut unrecorded: Option<Timestamp> = None;
+    each(path, &mut |item| {
+        let Ok(item) = item else { return replay.interrupt() };
+        if let Item::Header(_) = item {
+            unrecorded = None;
+        }
+        let Some(decision) = replay.take(item) else { return };
+        let at = decision.at;
+        if let Some(evicted) =
+            unrecorded.filter(|evicted| at.as_second() - evicted.as_second() > TICK_SECONDS)
+        {
+            verified.different.push(format!("{evicted}: decided again, but not recorded"));
+            unrecorded = None;
+        }
+        let Some(recorded) = records.get_mut(&at) else {
+            if evicts(&decision) {
+                unrecorded = Some(at);
+            }
+            return;
+        };
+        let Some(again) = comparable(&decision) else { return };
+        match recorded.iter().position(|record| without_notes(record.clone()) == again) {
+            Some(place) => {
+                recorded.remove(place);
+                verified.same += 1;
+            }
+            None => drop(found.insert(at, again)),
+        }
+    })?;
+    for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
+        let why = match found.get(&at) {
+            Some(again) => difference(&without_notes(record), again, String::new()),
+            None => "recorded, but not decided again".to_owned(),
+        };
+        verified.different.push(format!("{at}: {why}"));
+    }
+    Ok(verified)
+}
+
+/// Whether a pod is evicted.
+pub fn evicts(decision: &Decision) -> bool {
+    decision.actions.iter().any(|action| matches!(action, Action::Evict(_)))
+}
+
+/// The record of a decision as it would be read from a recording.
+fn comparable(decision: &Decision) -> Option<Value> {
+    let text = serde_json::to_string(&DecisionRecord::of(decision)).ok()?;
+    serde_json::from_str(&text).ok().map(without_notes)
+}
+
+/// Without what the agent notes after the engine has decided.
+fn without_notes(mut record: Value) -> Value {
+    if let Some(evaluation) = record.get_mut("pass").and_then(Value::as_object_mut) {
+        evaluation.remove("left_to_kubelet");
+    }
+    record
+}
+
+/// The first place in which two values differ.
+fn difference(recorded: &Value, again: &Value, place: String) -> String {
+    match (recorded, again) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
+            for key in keys {
+                let (one, other) = (&recorded[key], &again[key]);
+                if one != other {
+                    return difference(one, other, format!("{place}.{key}"));
+                }
+            }
+            place
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            let differs = one.iter().zip(other).enumerate().find(|(_, (one, other))| one != other);
+            match differs {
+                Some((index, (one, other))) => difference(one, other, format!("{place}[{index}]")),
+                None => place,
+            }
+        }
+        _ => {
+            let place = place.trim_start_matches('.');
+            format!("{place}: recorded {recorded}, decided again {again}")
+        }
+    }
+}

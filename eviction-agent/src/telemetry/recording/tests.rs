@@ -1,0 +1,295 @@
+//! What is written can be read, as far as it goes.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::engine::Engine;
+use eviction_core::fixture::{arbitrary, at, hard, node, policy};
+use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::signal::Signal::MemoryAvailable;
+use eviction_core::snapshot::{
+    ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues,
+};
+use eviction_core::time::Timestamp;
+use proptest::prelude::*;
+
+use super::reader::{FormatError, Item, Segment, find, is_recording};
+use super::writer::{Limits, Writer};
+use super::{Header, Key, Recorded};
+use crate::telemetry::decision_log::pods;
+
+fn limits(directory: &Path) -> Limits {
+    let directory = directory.to_owned();
+    Limits { directory, max_size: 1 << 30, max_age: Duration::from_secs(3600), min_free: 0 }
+}
+
+fn open(directory: &Path) -> Writer {
+    Writer::open(limits(directory), Header { run: "test".to_owned(), ..Header::default() }).unwrap()
+}
+
+fn key() -> Recorded {
+    let policy = policy(vec![hard(MemoryAvailable, "100")]);
+    Recorded::Key(Box::new(Key {
+        at: at(0),
+        state: Engine::new(policy.clone()).state(),
+        policy,
+        dry_run: false,
+        layout: None,
+        terminating: Vec::new(),
+        api: ApiReachability::Reachable,
+        lost: 0,
+        pods: Arc::default(),
+    }))
+}
+
+/// Writes these, a tick each, and returns the file.
+fn written(directory: &Path, recorded: &[Recorded]) -> Vec<u8> {
+    let mut writer = open(directory);
+    for one in recorded {
+        writer.take(one, |at| at).unwrap();
+        writer.flush().unwrap();
+    }
+    fs::read(&find(directory).unwrap()[0]).unwrap()
+}
+
+fn read(bytes: &[u8]) -> (Vec<Item>, Option<FormatError>) {
+    let mut items = Vec::new();
+    let mut segment = match Segment::read(bytes) {
+        Ok(segment) => segment,
+        Err(error) => return (items, Some(error)),
+    };
+    loop {
+        match segment.next_item() {
+            Ok(Some(item)) => items.push(item),
+            Ok(None) => return (items, None),
+            Err(error) => return (items, Some(error)),
+        }
+    }
+}
+
+/// In a form that can be compared.
+fn shown(item: &Item) -> String {
+    match item {
+        Item::Pods(at, all) => shown_pods(*at, all.iter().map(|pod| &**pod)),
+        Item::Input(input) => format!("{input:?}"),
+        Item::Usage(at, sample) => format!("{at} {sample:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn shown_pods<'a>(at: Timestamp, all: impl Iterator<Item = &'a eviction_core::pod::Pod>) -> String {
+    format!("{at} {:?}", all.map(pods::write).collect::<Vec<_>>())
+}
+
+/// Usages that grow page by page, and a container and a volume.
+pub(super) fn sample(second: i64, pods: u64) -> Arc<Snapshot> {
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(1 << 30, 1 << 40, at(second)));
+    let grows = |pod: u64| Some((pod << 20) + 4096 * second.unsigned_abs() * (pod % 3));
+    for pod in 0..pods {
+        let values = PodStatValues { memory_working_set: grows(pod), ..PodStatValues::default() };
+        let mut builder = builder.pod(&format!("uid-{pod}"), values);
+        let memory_working_set = grows(pod);
+        builder
+            .container("main", ContainerStatValues { memory_working_set, ..ContainerStatValues::default() });
+        builder.volume("data", VolumeStatValues { used: grows(pod), inodes: Some(pod) });
+    }
+    Arc::new(builder.finish())
+}
+
+fn samples() -> Vec<Recorded> {
+    let input = |second| Input { at: at(second), event: Event::Sample(sample(second, 3)) };
+    let inputs = (0..5).map(|second| Recorded::Input(input(second)));
+    [key()].into_iter().chain(inputs).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn inputs_are_read_as_they_were(inputs in arbitrary::inputs()) {
+        let folder = tempfile::tempdir().unwrap();
+        let inputs: Vec<_> =
+            inputs.into_iter().filter(|it| !matches!(it.event, Event::Admission(_))).collect();
+        let expected = inputs.iter().map(|input| match &input.event {
+            Event::Pods(pods) => shown_pods(input.at, pods.pods().iter().map(|known| &known.pod)),
+            _ => format!("{input:?}"),
+        });
+        let expected: Vec<_> = expected.collect();
+        let recorded: Vec<_> =
+            [key()].into_iter().chain(inputs.into_iter().map(Recorded::Input)).collect();
+        let (items, error) = read(&written(folder.path(), &recorded));
+        prop_assert!(error.is_none(), "{:?}", error);
+        let is_input = |item: &&Item| matches!(item, Item::Input(_) | Item::Pods(..));
+        // The first pods are those of the key.
+        let inputs: Vec<_> = items.iter().filter(is_input).skip(1).map(shown).collect();
+        prop_assert_eq!(inputs, expected);
+    }
+
+    #[test]
+    fn any_bytes_are_an_error_or_items(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let begun = [super::format::begin(), bytes.clone()].concat();
+        read(&bytes);
+        read(&begun);
+    }
+
+    #[test]
+    fn a_flipped_bit_loses_what_comes_after_it(place in 0usize..10_000, bit in 0u8..8) {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = written(folder.path(), &samples());
+        let expected: Vec<_> = read(&whole).0.iter().map(shown).collect();
+        let mut flipped = whole.clone();
+        let place = place % whole.len();
+        flipped[place] ^= 1 << bit;
+        let (items, error) = read(&flipped);
+        prop_assert!(error.is_some(), "{place}");
+        let items: Vec<_> = items.iter().map(shown).collect();
+        prop_assert_eq!(&items[..], &expected[..items.len()]);
+    }
+}
+
+#[test]
+fn what_is_cut_off_anywhere_is_read_up_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = written(folder.path(), &samples());
+    let expected: Vec<_> = read(&whole).0.iter().map(shown).collect();
+    assert_eq!(expected.len(), 4 + 5, "header, clock, key, pods and samples: {expected:?}");
+    let mut most = 0;
+    for length in 0..whole.len() {
+        let (items, error) = read(&whole[..length]);
+        let items: Vec<_> = items.iter().map(shown).collect();
+        assert!(items.len() >= most && items.len() < expected.len() && items == expected[..items.len()]);
+        most = items.len();
+        assert!(matches!(error, None | Some(FormatError::Cut(_))), "{length}: {error:?}");
+    }
+    assert_eq!(most, expected.len() - 1);
+}
+
+#[test]
+fn another_version_and_no_recording_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = written(folder.path(), &samples());
+    bytes[6] = 2;
+    let error = read(&bytes).1.unwrap().to_string();
+    assert_eq!(error, "format version 2 is not supported, this program reads version 1");
+    assert_eq!(read(b"{\"scenario\": 1}").1.unwrap().to_string(), "not a recording");
+}
+
+#[test]
+fn frames_of_unknown_kinds_are_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = written(folder.path(), &samples());
+    let items = read(&bytes).0.len();
+    // Empty, of kind 200.
+    let head = [200, 0, 0, 0, 0];
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head);
+    bytes.extend(head.into_iter().chain(hasher.finalize().to_le_bytes()));
+    let (all, error) = read(&bytes);
+    assert!(error.is_none() && all.len() == items, "{error:?}");
+}
+
+#[test]
+fn a_directory_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path());
+    let error = Writer::open(limits(folder.path()), Header::default()).unwrap_err();
+    assert_eq!(error.to_string(), "another agent records there");
+    drop(first);
+    open(folder.path());
+}
+
+#[test]
+fn small_changes_of_usages_are_left_out_and_large_ones_are_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let usage = |second| Recorded::Usage(at(second), sample(second, 3));
+    let input = Recorded::Input(Input { at: at(200), event: Event::Sample(sample(200, 3)) });
+    let recorded = [key(), usage(1), usage(100), usage(1000), input];
+    let items = read(&written(folder.path(), &recorded)).0;
+    let used = items.iter().filter_map(|item| match item {
+        Item::Usage(_, sample) => Some(Arc::clone(sample)),
+        Item::Input(Input { event: Event::Sample(sample), .. }) => Some(Arc::clone(sample)),
+        _ => None,
+    });
+    let used: Vec<_> =
+        used.map(|sample| sample.pod(2).unwrap().values().memory_working_set.unwrap()).collect();
+    let exact = |second: u64| (2 << 20) + 2 * 4096 * second;
+    assert_eq!(used, [exact(1), exact(1), exact(1000), exact(200)]);
+}
+
+#[test]
+fn complete_segments_are_compressed_and_read_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = written(folder.path(), &samples());
+    assert!(is_recording(folder.path()));
+    // As a killed agent leaves it.
+    fs::write(folder.path().join("00000000-half.part"), "").unwrap();
+    let mut writer = open(folder.path());
+    writer.take(&key(), |at| at).unwrap();
+    while writer.compress().unwrap() {}
+    let found = find(folder.path()).unwrap();
+    let names: Vec<_> = found.iter().map(|it| it.extension().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["zst", "rec"]);
+    let mut segment = Segment::open(&found[0]).unwrap();
+    let mut items = Vec::new();
+    while let Some(item) = segment.next_item().unwrap() {
+        items.push(shown(&item));
+    }
+    assert_eq!(items, read(&plain).0.iter().map(shown).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_oldest_segments_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = limits(folder.path());
+    small.max_size = 1;
+    let mut writer = Writer::open(small, Header::default()).unwrap();
+    for _ in 0..3 {
+        writer.take(&key(), |at| at).unwrap();
+    }
+    let (_, has_room) = writer.tidy().unwrap();
+    assert!(has_room);
+    let left = find(folder.path()).unwrap();
+    assert!(left.len() == 1 && left[0].to_string_lossy().contains("00000002-"), "{left:?}");
+    drop(writer);
+    let mut greedy = limits(folder.path());
+    greedy.min_free = u64::MAX;
+    let mut writer = Writer::open(greedy, Header::default()).unwrap();
+    let error = writer.take(&key(), |at| at).unwrap_err();
+    assert_eq!(error.to_string(), "the disk has too little free space");
+    assert!(find(folder.path()).unwrap().is_empty() && !writer.is_open());
+}
+
+#[test]
+fn a_step_of_the_clock_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = open(folder.path());
+    let hours = |hours: i64| move |at: Timestamp| at + jiff::SignedDuration::from_hours(hours);
+    let input = |second| Recorded::Input(Input { at: at(second), event: Event::ApplyProposed });
+    writer.take(&key(), hours(0)).unwrap();
+    writer.take(&input(1), hours(0)).unwrap();
+    writer.take(&input(2), hours(-2)).unwrap();
+    writer.flush().unwrap();
+    let mut bytes = Vec::new();
+    File::open(&find(folder.path()).unwrap()[0]).unwrap().read_to_end(&mut bytes).unwrap();
+    let steps = read(&bytes).0.into_iter().filter_map(|item| match item {
+        Item::Clock(offset) => Some(offset / 3_600_000_000_000),
+        _ => None,
+    });
+    assert_eq!(steps.collect::<Vec<_>>(), [0, -2]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_ends_the_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = open(folder.path());
+    writer.take(&key(), |at| at).unwrap();
+    fs::remove_dir_all(folder.path()).unwrap();
+    assert!(writer.take(&key(), |at| at).is_err() && !writer.is_open());
+    let input = Recorded::Input(Input { at: at(1), event: Event::ApplyProposed });
+    writer.take(&input, |at| at).unwrap();
+    writer.flush().unwrap();
+}

@@ -1,0 +1,376 @@
+//! Writes the segments of a recording, within limits.
+//!
+//! The segment that is being written is a plain file to which each tick is appended by one write, so a killed
+//! agent loses one tick. Complete segments are compressed, piece by piece.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eviction_core::input::{Event, Input};
+use eviction_core::pods::PodSet;
+use eviction_core::time::Timestamp;
+use rustix::fs::{FlockOperation, flock, statvfs};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::format::{self, Kind};
+use super::sample::{Codec, Use};
+use super::{Header, Key, Recorded};
+use crate::telemetry::decision_log::pods;
+
+/// A segment is complete after this time, or this length.
+const SEGMENT: Duration = Duration::from_secs(3600);
+const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// Compressed at once.
+const PIECE: u64 = 256 << 10;
+
+/// The extension of segments, and what compressed ones have behind it.
+pub(super) const PLAIN: &str = "rec";
+pub(super) const COMPRESSED: &str = "zst";
+
+/// Where to record, and how much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Bytes of all segments together.
+    pub max_size: u64,
+    /// Age of a segment.
+    pub max_age: Duration,
+    /// Bytes that stay free on the file system.
+    pub min_free: u64,
+}
+
+/// The active pods, each as before, by its place then, or anew.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PodsFrame {
+    pub(super) at: Timestamp,
+    pub(super) pods: Vec<PodChange>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum PodChange {
+    Same(usize),
+    New(Value),
+}
+
+/// Writes a recording.
+#[derive(Debug)]
+pub struct Writer {
+    limits: Limits,
+    header: Header,
+    open: Option<Open>,
+    codec: Codec,
+    pods: Arc<PodSet>,
+    clock_offset: Option<i64>,
+    buffer: Vec<u8>,
+    complete: Vec<PathBuf>,
+    compression: Option<Compression>,
+    /// Held as long as the writer lives.
+    _lock: File,
+}
+
+/// The segment that is being written.
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    since: Instant,
+}
+
+impl Writer {
+    /// Locks the directory, and makes it if it is not there. `run` names this run of the agent.
+    ///
+    /// # Errors
+    /// If another agent records there, or the directory cannot be made.
+    pub fn open(limits: Limits, header: Header) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&limits.directory)?;
+        let lock = limits.directory.join("lock");
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(io::Error::other("another agent records there"));
+        }
+        let mut writer = Self {
+            limits,
+            header,
+            open: None,
+            codec: Codec::default(),
+            pods: Arc::default(),
+            clock_offset: None,
+            buffer: Vec::new(),
+            complete: Vec::new(),
+            compression: None,
+            _lock: lock,
+        };
+        let segments = writer.segments()?;
+        let number = |path: &PathBuf| path.file_name()?.to_str()?.split('-').next()?.parse::<u64>().ok();
+        writer.header.segment = segments.iter().filter_map(number).max().map_or(0, |last| last + 1);
+        // Of an agent that was killed.
+        writer.complete = segments.into_iter().filter(|path| has_extension(path, PLAIN)).collect();
+        Ok(writer)
+    }
+
+    /// Whether there is a segment that is being written.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether the next segment should begin.
+    pub fn wants_key(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.length > SEGMENT_BYTES || open.since.elapsed() > SEGMENT)
+    }
+
+    /// Takes something to record, which [`flush`](Self::flush) writes. `shown`: what the system's clock shows
+    /// at a time.
+    ///
+    /// # Errors
+    /// If a segment cannot be begun.
+    pub fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) -> io::Result<()> {
+        if let Recorded::Key(key) = recorded {
+            self.flush()?;
+            return self.begin(key, shown(key.at));
+        }
+        if self.open.is_none() {
+            return Ok(());
+        }
+        match recorded {
+            Recorded::Input(Input { at, event }) => {
+                self.note_clock(*at, shown(*at));
+                match event {
+                    Event::Pods(pods) => self.put_pods(*at, pods),
+                    Event::Sample(sample) => self.put_sample(Use::Sample, *at, sample),
+                    Event::Reclaimed(Ok(sample)) => self.put_sample(Use::Reclaimed, *at, sample),
+                    Event::Reclaimed(Err(why)) => self.put(Kind::Event, &(at, Err::<&Event, _>(why))),
+                    other => self.put(Kind::Event, &(at, Ok::<_, &()>(other))),
+                }
+            }
+            Recorded::Seed(raised) => self.put(Kind::Seed, raised),
+            Recorded::Usage(at, sample) => self.put_sample(Use::Usage, *at, sample),
+            Recorded::Decision(json) => {
+                format::frame(Kind::Decision, &mut self.buffer, |out| out.extend(json.as_bytes()));
+            }
+            Recorded::Key(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes what was taken. After an error the segment has ended.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else {
+            self.buffer.clear();
+            return Ok(());
+        };
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let written = open.file.write_all(&self.buffer);
+        self.buffer.clear();
+        match written {
+            Ok(()) => open.length = open.file.metadata()?.len(),
+            Err(error) => {
+                // Half a tick would be taken for damage.
+                drop(open.file.set_len(open.length));
+                self.end();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the segment.
+    pub fn end(&mut self) {
+        self.buffer.clear();
+        self.complete.extend(self.open.take().map(|open| open.path));
+    }
+
+    fn begin(&mut self, key: &Key, shown: Timestamp) -> io::Result<()> {
+        self.end();
+        if !self.tidy()?.1 {
+            return Err(io::Error::other("the disk has too little free space"));
+        }
+        self.codec = Codec::default();
+        (self.pods, self.clock_offset) = (Arc::default(), None);
+        let name = format!("{:08}-{}.{PLAIN}", self.header.segment, shown.strftime("%Y%m%dT%H%M%SZ"));
+        let path = self.limits.directory.join(name);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        self.buffer = format::begin();
+        let header = self.header.clone();
+        self.header.segment += 1;
+        self.put(Kind::Header, &header);
+        self.note_clock(key.at, shown);
+        self.put(Kind::Key, key);
+        self.open = Some(Open { path, file, length: 0, since: Instant::now() });
+        self.put_pods(key.at, &key.pods);
+        self.flush()
+    }
+
+    fn put(&mut self, kind: Kind, value: &impl Serialize) {
+        format::frame(kind, &mut self.buffer, |out| {
+            if let Err(error) = serde_json::to_writer(out, value) {
+                tracing::error!(%error, ?kind, "an input cannot be recorded");
+            }
+        });
+    }
+
+    fn put_sample(&mut self, usage: Use, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
+        if let Some(names) = self.codec.rename(sample) {
+            format::frame(Kind::Names, &mut self.buffer, |out| {
+                if let Err(error) = serde_json::to_writer(out, names) {
+                    tracing::error!(%error, "names cannot be recorded");
+                }
+            });
+        }
+        let codec = &mut self.codec;
+        format::frame(Kind::Sample, &mut self.buffer, |out| codec.write(usage, at, sample, out));
+    }
+
+    fn put_pods(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
+        let before: HashMap<&str, usize> =
+            self.pods.pods().iter().enumerate().map(|(place, known)| (&*known.pod.uid, place)).collect();
+        let change = |known: &Arc<eviction_core::pods::KnownPod>| {
+            let same = before.get(&*known.pod.uid).copied();
+            match same.filter(|place| self.pods.pods()[*place].pod == known.pod) {
+                Some(place) => PodChange::Same(place),
+                None => PodChange::New(pods::write(&known.pod)),
+            }
+        };
+        let frame = PodsFrame { at, pods: pods.pods().iter().map(change).collect() };
+        self.put(Kind::Pods, &frame);
+        self.pods = Arc::clone(pods);
+    }
+
+    fn note_clock(&mut self, at: Timestamp, shown: Timestamp) {
+        let offset = i64::try_from(shown.as_nanosecond() - at.as_nanosecond()).unwrap_or(0);
+        // Less is the clock's own drift.
+        if self.clock_offset.is_none_or(|before| before.abs_diff(offset) > 50_000_000) {
+            self.clock_offset = Some(offset);
+            self.put(Kind::Clock, &offset);
+        }
+    }
+
+    /// Compresses a piece of a complete segment. Whether there is more to do.
+    ///
+    /// # Errors
+    /// If it cannot be written; the segment stays as it is.
+    pub fn compress(&mut self) -> io::Result<bool> {
+        if self.compression.is_none() {
+            let Some(path) = self.complete.pop() else { return Ok(false) };
+            self.compression = Some(Compression::begin(path)?);
+        }
+        if let Some(compression) = &mut self.compression {
+            match compression.step() {
+                Ok(true) => {}
+                ended => {
+                    self.compression = None;
+                    ended?;
+                }
+            }
+        }
+        Ok(self.compression.is_some() || !self.complete.is_empty())
+    }
+
+    /// Removes the oldest segments while there are too many. The bytes that are left, and whether the file
+    /// system has room for more.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn tidy(&mut self) -> io::Result<(u64, bool)> {
+        let open = self.open.as_ref().map(|open| open.path.clone());
+        let mut segments = Vec::new();
+        for path in self.segments()? {
+            let metadata = path.metadata()?;
+            let age = metadata.modified()?.elapsed().unwrap_or_default();
+            segments.push((path, metadata.len(), age));
+        }
+        let mut total: u64 = segments.iter().map(|(_, length, _)| length).sum();
+        for (path, length, age) in segments {
+            let is_short = self.free()? < self.limits.min_free;
+            let is_over = total > self.limits.max_size || age > self.limits.max_age || is_short;
+            if !is_over || Some(&path) == open.as_ref() {
+                break;
+            }
+            fs::remove_file(&path)?;
+            self.complete.retain(|other| *other != path);
+            total -= length;
+        }
+        Ok((total, self.free()? >= self.limits.min_free))
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        let file_system = statvfs(&self.limits.directory)?;
+        Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
+    }
+
+    fn segments(&self) -> io::Result<Vec<PathBuf>> {
+        segments(&self.limits.directory)
+    }
+}
+
+/// The segments in a directory, the oldest first.
+pub(super) fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let stem = path.with_extension("");
+        match path.extension().and_then(|it| it.to_str()) {
+            Some(PLAIN) => found.push(path),
+            Some(COMPRESSED) if has_extension(&stem, PLAIN) => found.push(path),
+            _ => {}
+        }
+    }
+    found.sort();
+    // Both are there if the agent was killed between the two: then the compressed one is whole.
+    let compressed = |path: &PathBuf| path.with_extension(format!("{PLAIN}.{COMPRESSED}"));
+    let all = found.clone();
+    found.retain(|path| !has_extension(path, PLAIN) || !all.contains(&compressed(path)));
+    Ok(found)
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|it| it == extension)
+}
+
+/// A complete segment on its way to a smaller one.
+#[derive(Debug)]
+struct Compression {
+    from: PathBuf,
+    source: File,
+    part: PathBuf,
+    out: File,
+}
+
+impl Compression {
+    fn begin(from: PathBuf) -> io::Result<Self> {
+        let part = from.with_extension("part");
+        let source = File::open(&from)?;
+        let out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        Ok(Self { from, source, part, out })
+    }
+
+    /// Whether there is more. Each piece is a zstd frame of its own.
+    fn step(&mut self) -> io::Result<bool> {
+        let mut piece = Vec::new();
+        (&mut self.source).take(PIECE).read_to_end(&mut piece)?;
+        if !piece.is_empty() {
+            self.out.write_all(&compress_to_vec(&*piece, CompressionLevel::Fastest))?;
+            return Ok(true);
+        }
+        // The times of segments tell their age.
+        self.out.set_modified(self.source.metadata()?.modified()?)?;
+        fs::rename(&self.part, self.from.with_extension(format!("{PLAIN}.{COMPRESSED}")))?;
+        fs::remove_file(&self.from)?;
+        Ok(false)
+    }
+}

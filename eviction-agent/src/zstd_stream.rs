@@ -1,0 +1,145 @@
+//! Reading zstd streams of several frames.
+
+use std::io;
+use std::io::{BufRead, Read};
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Reads frame by frame to the end.
+pub(crate) struct Frames<R> {
+    source: R,
+    decoder: FrameDecoder,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Between,
+    Within,
+    /// Whatever fails has lost its place: nothing comes after it.
+    Failed,
+}
+
+impl<R: BufRead> Frames<R> {
+    pub(crate) fn new(source: R) -> Self {
+        Self { source, decoder: FrameDecoder::new(), state: State::Between }
+    }
+
+    /// Goes to the next frame that holds something. False at the end.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        while !self.source.fill_buf()?.is_empty() {
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let length = u64::from(length);
+                    if io::copy(&mut self.source.by_ref().take(length), &mut io::sink())? < length {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The decoder leaves it to its user whether what it gave was right.
+    fn check_sum(&self) -> io::Result<()> {
+        let wanted = self.decoder.get_checksum_from_data();
+        if wanted.is_some() && wanted != self.decoder.get_calculated_checksum() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the checksum of a frame is wrong"));
+        }
+        Ok(())
+    }
+
+    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.state == State::Between {
+                if !self.next_frame()? {
+                    return Ok(0);
+                }
+                self.state = State::Within;
+            }
+            if self.decoder.can_collect() > 0 {
+                return self.decoder.read(buffer);
+            }
+            if self.decoder.is_finished() {
+                self.check_sum()?;
+                self.state = State::Between;
+                continue;
+            }
+            let one = BlockDecodingStrategy::UptoBlocks(1);
+            self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
+        }
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.state == State::Failed {
+            return Ok(0);
+        }
+        self.read_some(buffer).inspect_err(|_| self.state = State::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::*;
+
+    fn decoded(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        Frames::new(bytes).read_to_end(&mut all).map(|_| all)
+    }
+
+    fn frame(content: &[u8]) -> Vec<u8> {
+        compress_to_vec(content, CompressionLevel::Fastest)
+    }
+
+    /// A frame that says nothing of the content (RFC 8878, 3.1.2).
+    fn skippable(length: u32, content: &[u8]) -> Vec<u8> {
+        [&0x184D_2A50_u32.to_le_bytes()[..], &length.to_le_bytes(), content].concat()
+    }
+
+    #[test]
+    fn all_frames_are_read() {
+        let many = [frame(b"one\n"), skippable(3, b"???"), frame(b""), frame(b"two\n")].concat();
+        assert_eq!(decoded(&many).unwrap(), b"one\ntwo\n");
+        assert_eq!(decoded(b"").unwrap(), b"");
+    }
+
+    #[test]
+    fn what_is_cut_off_is_an_error_wherever() {
+        let content = "a line of a scenario\n".repeat(500);
+        let two = [frame(content.as_bytes()), frame(b"two\n")].concat();
+        let first = frame(content.as_bytes()).len();
+        for length in (1..two.len()).filter(|&length| length != first) {
+            assert!(decoded(&two[..length]).is_err(), "{length} of {}", two.len());
+        }
+        assert!(decoded(&skippable(9, b"???")).is_err());
+        assert!(decoded(&[frame(b"one\n"), b"no frame".to_vec()].concat()).is_err());
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_an_error() {
+        let mut one = frame(b"one\n");
+        *one.last_mut().unwrap() ^= 1;
+        assert!(decoded(&one).unwrap_err().to_string().contains("checksum"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_read_for_ever(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let damaged = [frame(b"one\n"), bytes].concat();
+            let mut all = Vec::new();
+            drop(Frames::new(&*damaged).take(1 << 20).read_to_end(&mut all));
+            prop_assert!(all.starts_with(b"one\n"));
+        }
+    }
+}

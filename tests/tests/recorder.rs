@@ -1,0 +1,127 @@
+//! Recordings of an agent that evicts and is killed at any instant, decided again.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::json;
+use tests::agent::{self, Agent, Options};
+use tests::cgroup::pod_uid;
+use tests::interrupt::Interrupt;
+use tests::node::{MIB, Node, PodSpec};
+use tests::skip;
+use tests::workload::{self, Workload};
+
+/// A guard against an agent that hangs.
+const GUARD: Duration = Duration::from_secs(90);
+
+const MEMORY: u64 = 320 * MIB;
+
+struct Scene {
+    node: Node,
+    options: Options,
+    interrupt: Interrupt,
+    pods: u64,
+}
+
+impl Scene {
+    fn new(label: &str, profile: &str) -> Option<Self> {
+        let node = Node::new(label, MEMORY, 200).ok()?;
+        let config = node.file("agent.yaml");
+        let recorder = json!({"directory": node.file("recording"), "minFreeDisk": "0"});
+        let text = json!({
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration",
+            "profile": profile, "recorder": recorder,
+        });
+        fs::write(&config, text.to_string()).unwrap();
+        let kubelet = json!({
+            "evictionHard": {"memory.available": "64Mi"},
+            "evictionSoft": {"memory.available": "120Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "1h"},
+        });
+        let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+        let state = node.file("run").display().to_string();
+        let options =
+            Options { config: Some(config), more: vec!["--state-dir".to_owned(), state], ..options };
+        Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
+    }
+
+    fn add(&mut self, name: &str, size: &str) -> Workload {
+        self.pods += 1;
+        let place = self.node.add_as(PodSpec::new("shop", name, &["main"], 8), pod_uid(self.pods)).unwrap();
+        self.node.write_pods().unwrap();
+        let group = &self.node.pods[place].containers[0].group;
+        let arguments = ["--on-term", "ignore", "hold", "--size", size];
+        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
+        workload.go().unwrap();
+        workload
+    }
+
+    /// A hog comes and is evicted.
+    fn evict_hog(&mut self, agent: &mut Agent, name: &str) {
+        let mut hog = self.add(name, "210M");
+        agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        let ended = || Ok((!hog.process().is_running()?).then_some(()));
+        self.interrupt.until("the hog's end", GUARD, ended).unwrap();
+        self.node.pods.pop();
+        self.node.write_pods().unwrap();
+    }
+
+    fn recording(&self) -> std::path::PathBuf {
+        self.node.file("recording")
+    }
+}
+
+fn run(verb: &str, path: &Path, more: &[&str]) -> Output {
+    Command::new(agent::binary().unwrap()).arg(verb).arg(path).args(more).output().unwrap()
+}
+
+/// The decisions that were made again as they were.
+fn verified(path: &Path) -> usize {
+    let output = run("replay", path, &["--verify"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{errors}");
+    let passed = text.lines().last().unwrap().split(' ').next().unwrap();
+    passed.parse().unwrap()
+}
+
+#[test]
+fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
+    for profile in ["Kubelet", "Enhanced"] {
+        let Some(mut scene) = Scene::new("recorder", profile) else { skip!("no cgroups can be made here") };
+        let bystander = scene.add("bystander", "60M");
+        let mut millis = 7;
+        for round in 0..3 {
+            let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
+            scene.evict_hog(&mut agent, &format!("hog-{round}"));
+            // At another instant each time.
+            millis = millis * 31 % 97;
+            scene.interrupt.sleep(Duration::from_millis(millis)).unwrap();
+            agent.kill().unwrap();
+            assert!(verified(&scene.recording()) > round, "{profile} {round}");
+        }
+        let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
+        scene.evict_hog(&mut agent, "last");
+        assert!(agent.stop().unwrap().success());
+        assert!(verified(&scene.recording()) > 4, "{profile}");
+        let table = run("replay", &scene.recording(), &[]);
+        let table = String::from_utf8_lossy(&table.stdout).into_owned();
+        assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
+        drop(bystander);
+    }
+}
+
+#[test]
+fn two_agents_do_not_record_in_one_directory() {
+    let Some(scene) = Scene::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
+    let agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
+    let more = vec!["--state-dir".to_owned(), scene.node.file("other").display().to_string()];
+    let error = Agent::start(&Options { more, action: "none", ..scene.options.clone() }, &scene.interrupt)
+        .unwrap_err();
+    assert!(format!("{error:#}").contains("another agent records there"), "{error:#}");
+    assert!(agent.stop().unwrap().success());
+}
