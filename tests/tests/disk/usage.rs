@@ -49,6 +49,25 @@ fn usage_is_what_du_says() {
     }
 }
 
+/// More than the agent reads at a time from a directory, in one and in several.
+#[test]
+fn a_volume_with_50000_files_is_what_du_says() {
+    let mounted = mount!(Kind::Ext4);
+    let volume = mounted.path().join("volume");
+    fs::create_dir_all(volume.join("below")).unwrap();
+    for file in 0..25_000 {
+        File::create(volume.join(file.to_string())).unwrap();
+        File::create(volume.join("below").join(format!("{file:0200}"))).unwrap();
+    }
+    let found = usage(mounted.path(), "volume");
+    let (bytes, inodes) = (du(&volume, false), du(&volume, true));
+    assert_eq!((found, inodes), (DiskUsage { bytes, inodes, is_lower_bound: false }, 50_002));
+    let mut budget = WalkBudget { inodes: 40_000, ..PLENTY };
+    let part = read_disk_usage(File::open(mounted.path()).unwrap().as_fd(), Path::new("volume"), &mut budget);
+    let part = part.unwrap();
+    assert!(part.is_lower_bound && part.inodes == 40_000 && part.bytes <= bytes, "{part:?}");
+}
+
 /// A memory emptyDir or another volume that is mounted below, and a directory that loops by a bind mount.
 #[test]
 fn mounts_below_are_not_entered_and_not_held() {
