@@ -8,6 +8,7 @@ mod apart;
 mod chart;
 mod clean;
 mod deploy;
+mod disk;
 mod events;
 mod evict;
 mod faults;

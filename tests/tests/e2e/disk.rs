@@ -1,0 +1,153 @@
+//! Pressure on a disk beside a real API server: condition, taint, and the eviction of the pod that writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tests::agent::{Agent, Event, GUARD, Options, at_the_line, binary};
+use tests::cluster::{self, Cluster, manifest};
+use tests::file_system::{FileSystem, Kind};
+use tests::node::{MIB, Node, PodSpec};
+use tests::workload::Workload;
+
+use crate::agent::{self, NODE};
+use crate::marks;
+use crate::rig;
+
+const VOLUME: &str = "scratch";
+
+/// A node in a cluster, whose nodefs is a file system of its own.
+struct World {
+    cluster: Cluster,
+    node: Node,
+    disk: FileSystem,
+}
+
+impl World {
+    fn new() -> Option<Self> {
+        let disk = match FileSystem::new(Kind::Ext4, 512 * MIB, "eviction-e2e-disk") {
+            Ok(disk) => disk,
+            Err(why) => {
+                tests::report_skip(&format!("no ext4 can be mounted here: {why:#}"));
+                return None;
+            }
+        };
+        let Ok(node) = Node::new("e2e-disk", 384 * MIB, 200) else {
+            tests::report_skip("no cgroups can be made here");
+            return None;
+        };
+        let cluster = rig::cluster(&cluster::Options::default())?;
+        cluster.add_node(NODE).unwrap();
+        Some(Self { cluster, node, disk })
+    }
+
+    /// A pod with a volume that requests so much local storage and may use so much of its volume.
+    fn add(&mut self, name: &str, request: &str, limit: Option<&str>) -> usize {
+        let mut pod = manifest::pod(name, NODE);
+        let empty_dir = limit.map_or_else(|| json!({}), |limit| json!({"sizeLimit": limit}));
+        pod["spec"]["volumes"] = json!([{"name": VOLUME, "emptyDir": empty_dir}]);
+        pod["spec"]["containers"][0]["resources"] = json!({"requests": {"ephemeral-storage": request}});
+        let pod = self.cluster.run_pod(&pod).unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        let index = self.node.add_as(PodSpec::new("default", name, &["main"], 8), uid).unwrap();
+        fs::create_dir_all(self.volume(index)).unwrap();
+        index
+    }
+
+    fn volume(&self, pod: usize) -> PathBuf {
+        let path = self.disk.path().join("kubelet/pods").join(self.node.pods[pod].uid());
+        path.join("volumes/kubernetes.io~empty-dir").join(VOLUME)
+    }
+
+    fn start(&mut self, kubelet: &Value) -> Agent {
+        let account = agent::account(&mut self.cluster, "agent", &marks::rules());
+        let kubeconfig = self.cluster.kubeconfig(&account.name, &account.token).unwrap();
+        let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
+        let [kubeconfig, nodefs, root] =
+            [kubeconfig.as_path(), self.disk.path(), &self.disk.path().join("kubelet")]
+                .map(|path| path.display().to_string());
+        let more = [
+            "--kubeconfig",
+            &kubeconfig,
+            "--node-name",
+            NODE,
+            "--nodefs",
+            &nodefs,
+            "--kubelet-root-dir",
+            &root,
+        ];
+        let more = more.map(str::to_owned).to_vec();
+        let config = Some(at_the_line(&self.node).unwrap());
+        Agent::start(&Options { pods: None, config, action: "evict", more, ..options }, rig::interrupt())
+            .unwrap()
+    }
+
+    fn write(&self, pod: usize, mib: u64) -> Workload {
+        let file = self.volume(pod).join("file").display().to_string();
+        let size = (mib * MIB).to_string();
+        let arguments = ["write", "--file", &file, "--size", &size];
+        let program = Path::new(env!("CARGO_BIN_EXE_workload"));
+        let mut writer = Workload::start(program, self.node.pods[pod].first().unwrap(), arguments).unwrap();
+        writer.go().unwrap();
+        writer
+    }
+
+    fn is_going(&self, name: &str) -> bool {
+        let pod = self.cluster.pod("default", name).unwrap().unwrap();
+        pod["metadata"]["deletionTimestamp"].is_string()
+    }
+}
+
+fn accepted(agent: &mut Agent, name: &str) {
+    let full = format!("default/{name}");
+    let is_it = |event: &Event| {
+        event.kind() == "eviction_progress" && event.text("result") == "accepted" && event.pod() == full
+    };
+    agent.wait_for(&format!("that {name} is evicted"), GUARD, is_it).unwrap();
+}
+
+#[test]
+fn the_pod_that_fills_the_disk_is_evicted_and_the_node_has_the_condition_and_the_taint() {
+    let Some(mut world) = World::new() else { return };
+    // Uses more than the other one, and no more than it asked for.
+    let modest = world.add("modest", "200Mi", None);
+    let hog = world.add("hog", "1Mi", None);
+    let mut kept = world.write(modest, 150);
+    kept.wait_event("written").unwrap();
+    let stat = rustix::fs::statvfs(world.disk.path()).unwrap();
+    let threshold = (stat.f_bavail * stat.f_frsize - 64 * MIB).to_string();
+    let mut agent = world.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
+    let _hog = world.write(hog, 96);
+    accepted(&mut agent, "hog");
+    assert!(world.is_going("hog") && !world.is_going("modest"));
+    let is_marked = |cluster: &Cluster| {
+        let node = cluster.admin().get(&format!("/api/v1/nodes/{NODE}"))?.body;
+        let of = |list: &Value, key: &str, name: &str| {
+            list.as_array()
+                .and_then(|list| list.iter().find(|it| it[key] == name).cloned())
+                .unwrap_or_default()
+        };
+        let condition = of(&node["status"]["conditions"], "type", "EvictionAgentDiskPressure");
+        let taint = of(&node["spec"]["taints"], "key", "eviction-agent.io/disk-pressure");
+        let is_met = condition["status"] == "True" && condition["reason"] == "HardEvictionThresholdMet";
+        Ok((is_met && taint["effect"] == "NoSchedule").then_some(()))
+    };
+    world.cluster.until("that the node has the condition and the taint", is_marked).unwrap();
+    agent.stop().unwrap();
+}
+
+#[test]
+fn a_pod_over_the_limit_of_its_volume_is_evicted_with_the_kubelets_message() {
+    let Some(mut world) = World::new() else { return };
+    let (below, above) = (world.add("below", "1Mi", Some("8Mi")), world.add("above", "1Mi", Some("8Mi")));
+    let mut agent = world.start(&json!({"evictionHard": {"nodefs.available": "1Mi"}}));
+    let mut kept = world.write(below, 7);
+    kept.wait_event("written").unwrap();
+    let _above = world.write(above, 9);
+    accepted(&mut agent, "above");
+    assert!(world.is_going("above") && !world.is_going("below"));
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
+    let decision = agent.heard().unwrap().iter().find(|event| event.kind() == "eviction_decision").unwrap();
+    assert_eq!(decision.text("eviction_message"), message);
+    agent.stop().unwrap();
+}
