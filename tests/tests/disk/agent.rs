@@ -46,7 +46,7 @@ pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> W
     writer
 }
 
-fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
+pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
     let mut options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
     options.more = vec!["--nodefs".to_owned(), disk.path().display().to_string()];
     if with_root {

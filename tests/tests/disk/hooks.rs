@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::Node;
+use tests::workload::Workload;
 
 use crate::agent::{GUARD, is_decision, node, pod, volume};
 use crate::{MIB, mount};
@@ -30,7 +32,11 @@ fn available(disk: &FileSystem) -> u64 {
 
 fn start(disk: &FileSystem, node: &Node, headroom: u64, more: &[&str]) -> Agent {
     let threshold = (available(disk) - headroom).to_string();
-    let kubelet = json!({"evictionHard": {"nodefs.available": threshold}});
+    start_with(disk, node, &json!({"nodefs.available": threshold}), more)
+}
+
+fn start_with(disk: &FileSystem, node: &Node, thresholds: &Value, more: &[&str]) -> Agent {
+    let kubelet = json!({"evictionHard": thresholds});
     let mut options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
     options.action = "none";
     options.config = Some(agent::at_the_line(node).unwrap());
@@ -131,6 +137,35 @@ fn a_buffered_write_that_crosses_is_told_by_the_kernel() {
             .unwrap();
     }
     panic!("the timer was first {TRIES} times");
+}
+
+/// To read a volume with many inodes takes time in which the pod makes more. So it is read while the threshold comes
+/// nearer, and what was made since is counted: the decision does not wait for a reading.
+#[test]
+fn a_pod_that_makes_inodes_is_known_when_the_threshold_is_crossed() {
+    const HEADROOM: u64 = 10_000;
+    let disk = mount!(Kind::Ext4);
+    let mut node = node!();
+    let (calm, hog) = (node.add(pod("calm", None)).unwrap(), node.add(pod("hog", None)).unwrap());
+    let files = volume(&disk, &node, calm);
+    (0..HEADROOM / 3).for_each(|file| drop(File::create(files.join(file.to_string())).unwrap()));
+    let directory = volume(&disk, &node, hog).display().to_string();
+    let threshold = statvfs(disk.path()).unwrap().f_ffree - HEADROOM;
+    let thresholds = json!({"nodefs.inodesFree": threshold.to_string()});
+    let mut agent = start_with(&disk, &node, &thresholds, &[]);
+    if agent.backend("disk").is_none_or(|(used, _)| used != EXT4) {
+        tests::skip!("no hooks on ext4 here: {:?}", agent.backend("disk"));
+    }
+    let max = (2 * HEADROOM).to_string();
+    let arguments = ["create", "--dir", &directory, "--max", &max, "--rate", "10000"];
+    let program = Path::new(env!("CARGO_BIN_EXE_workload"));
+    let mut creates = Workload::start(program, node.pods[hog].first().unwrap(), arguments).unwrap();
+    creates.go().unwrap();
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    let detected_by = decision.text("detected_by");
+    assert!(detected_by == EXT4 || detected_by == "timer", "{detected_by}");
+    agent.stop().unwrap();
 }
 
 #[test]

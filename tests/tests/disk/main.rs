@@ -5,6 +5,7 @@
 mod agent;
 mod hooks;
 mod layout;
+mod limits;
 mod reclaim;
 mod statistics;
 mod usage;

@@ -21,13 +21,13 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};
 use eviction_core::snapshot::{
     ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
-    SnapshotBuilder, SnapshotPool, SourceId,
+    SnapshotBuilder, SnapshotPool, SourceId, VolumeStatValues,
 };
 
 use crate::allocatable::{Allocatable, PodsRootSample};
 pub use crate::cgroup::sample::MemoryUsage;
 use crate::clock::{Clock, Instant};
-use crate::fs::{DiskMonitor, NodeFileSystems, PodStorage, StorageSample};
+use crate::fs::{DiskMonitor, InodeGrowth, NodeFileSystems, PodStorage, StorageSample};
 use crate::pod_index::PodIndex;
 
 /// The most memory.stat files that are read before a decision, those of the groups that use most:
@@ -85,8 +85,8 @@ pub struct NodeSampler {
     pub allocatable: Allocatable,
     /// Reads nodefs and imagefs.
     pub disks: DiskMonitor,
-    /// Parts of pods whose usage was not read lately.
-    pub unmeasured: Parts,
+    /// What pods made since they were read, to be added to it; in order of their cgroups' ids.
+    pub inode_growth: Vec<InodeGrowth>,
     storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
@@ -107,7 +107,7 @@ impl NodeSampler {
             cgroups: sampler,
             allocatable: Allocatable::default(),
             disks: DiskMonitor::new(NodeFileSystems::none(), 1),
-            unmeasured: Parts::ALL,
+            inode_growth: Vec::new(),
             storage: BTreeMap::new(),
             capacity,
             tasks,
@@ -222,7 +222,7 @@ impl NodeSampler {
             node_fs,
             image_fs,
             container_fs: image_fs,
-            unmeasured: self.unmeasured,
+            unmeasured: Parts::ALL,
             ..NodeStats::default()
         }
     }
@@ -280,6 +280,7 @@ impl NodeSampler {
     /// The figures of the node and of all pods as they were read last.
     pub fn snapshot_of_pods(&mut self, look: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(look);
+        let is_dedicated = self.disks.layout().dedicated_image_fs;
         // Samples are in the order of the pods; one whose group is gone has none.
         let mut samples = self.cgroups.last_pods().iter().peekable();
         for cgroup in &self.cgroups.pods().pods {
@@ -294,21 +295,32 @@ impl NodeSampler {
                 process_count: sample.tasks.known(),
                 ephemeral_storage_used: storage.and_then(PodStorage::ephemeral_storage),
             };
+            let mut growth = self.growth_of(cgroup.cgroup_id);
             let mut pod = builder.pod(&known.pod.uid, figures);
             for container in &cgroup.containers {
                 let group = self.cgroups.group(container.cgroup_id);
                 let name = pod_index.container_name(&container.id);
+                let storage = storage.map(|storage| storage.container(name, known)).unwrap_or_default();
                 let figures = ContainerStatValues {
                     memory_working_set: group.and_then(|group| group.working_set.known()),
-                    ..storage.map(|storage| storage.container(name, known)).unwrap_or_default()
+                    rootfs_inodes: growth.add_to(is_dedicated, storage.rootfs_inodes),
+                    logs_inodes: growth.add_to(false, storage.logs_inodes),
+                    ..storage
                 };
                 pod.container(name, figures);
             }
             for (name, figures) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
-                pod.volume(name, figures);
+                let inodes = growth.add_to(false, figures.inodes);
+                pod.volume(name, VolumeStatValues { inodes, ..figures });
             }
         }
         builder
+    }
+
+    fn growth_of(&self, cgroup: u64) -> InodeGrowth {
+        let place = self.inode_growth.binary_search_by_key(&cgroup, |growth| growth.cgroup).ok();
+        let found = place.and_then(|place| self.inode_growth.get(place)).copied();
+        found.unwrap_or(InodeGrowth { cgroup, inodes: [0; 2] })
     }
 
     /// Takes what some pods use of the disks, and forgets pods that do not run any more.

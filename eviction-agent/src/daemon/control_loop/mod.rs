@@ -9,6 +9,7 @@ mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
 mod evictions;
+mod inode_counts;
 mod kernel_kill;
 mod limits;
 mod metrics;
@@ -244,7 +245,9 @@ impl ControlLoop {
                 None
             }
             Wake::PodStorage(sample) => {
-                self.take_storage(sample);
+                if !self.take_storage(sample) && self.sample_pids_and_disks() {
+                    return None;
+                }
                 self.state.disk_crossed_ns.take()
             }
             Wake::EvictionResult(result) => {

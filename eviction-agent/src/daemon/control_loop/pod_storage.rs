@@ -1,5 +1,6 @@
 //! What pods use of the disks: when it is read, and for how long that counts.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use eviction_core::decision::Decision;
@@ -11,10 +12,11 @@ use eviction_core::time::nanos;
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency};
+use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
+use super::inode_counts::InodeCounts;
 
 /// Pods are ranked by readings that are no older.
 const FRESH: Duration = Duration::from_secs(1);
@@ -22,6 +24,15 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How often pods with limits of their own are read, and how many times as long as that takes is waited at least.
 const LIMITS: Duration = Duration::from_secs(10);
 const LIMITS_PACE: u64 = 50;
+
+/// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes 4.4 GB/s
+/// from one writer. No sooner than after the least time, which costs 0.1 % of a core.
+const LIMIT_RATE: u64 = 4_000_000_000;
+const LIMIT_FLOOR: Duration = Duration::from_millis(20);
+
+/// How many times as long as a reading ahead takes is waited until the next: so it is no older than two seconds.
+const AHEAD_PACE: u64 = 10;
+const AHEAD_FRESH: Duration = Duration::from_secs(2);
 
 /// How long nobody goes for a disk after a pod that the agent has killed for it: its files are the kubelet's to
 /// remove, or somebody else's.
@@ -32,11 +43,24 @@ const SETTLE: Duration = Duration::from_secs(30);
 pub(crate) struct PodStorageWatch {
     reader: Option<StorageReader>,
     pub(super) samples: Receiver<StorageSample>,
-    /// What is being read: all pods, or those with limits.
+    /// What is being read.
     pending: Option<Extent>,
+    /// [`DiskMonitor::grown_bytes`] when that was asked for.
+    ///
+    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
+    asked_grown: u64,
+    /// Of the pods with limits, by uid.
+    headrooms: BTreeMap<Box<str>, LimitHeadroom>,
+    /// When pods near a limit are read next at the earliest.
+    near_due_ns: u64,
     /// When the last reading of all pods began, and what could not be read.
     all_read_ns: Option<u64>,
     unmeasured: Parts,
+    /// What was counted when the reading that is awaited, and the last reading of all pods, were asked for: for one ahead
+    /// of a crossing.
+    asked_counts: Option<InodeCounts>,
+    counts: Option<InodeCounts>,
+    ahead_due_ns: u64,
     /// When pods with limits are read next.
     limits_due_ns: u64,
     settled_ns: u64,
@@ -45,9 +69,32 @@ pub(crate) struct PodStorageWatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
+pub(super) enum Extent {
+    /// All pods, which are to be ranked.
     All,
+    /// All pods, before that.
+    Ahead,
+    /// Those with limits.
     Limited,
+    /// Those that may exceed a limit since they were read.
+    NearLimit,
+}
+
+/// How far a pod is from its limits.
+#[derive(Clone, Copy, Debug)]
+struct LimitHeadroom {
+    /// How much the disks had grown when its reading was asked for.
+    grown: u64,
+    /// What it could write then; `None` if it exceeds a limit, or that is not known: then only the reading of every
+    /// [`LIMITS`] tells.
+    left: Option<u64>,
+}
+
+impl LimitHeadroom {
+    /// What the disks can grow until it may exceed a limit, if it has written all of that; 0 if it may exceed one now.
+    fn until_exceeded(self, grown: u64) -> Option<u64> {
+        Some(self.left?.saturating_sub(grown.wrapping_sub(self.grown)))
+    }
 }
 
 impl PodStorageWatch {
@@ -64,6 +111,12 @@ impl PodStorageWatch {
             reader,
             samples,
             pending: None,
+            asked_grown: 0,
+            headrooms: BTreeMap::new(),
+            near_due_ns: 0,
+            asked_counts: None,
+            counts: None,
+            ahead_due_ns: 0,
             all_read_ns: None,
             unmeasured: Parts::ALL,
             limits_due_ns: 0,
@@ -72,14 +125,37 @@ impl PodStorageWatch {
         }
     }
 
-    /// Whether all pods were read lately.
-    fn is_fresh(&self, now_ns: u64) -> bool {
-        self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(FRESH))
+    fn is_younger(&self, age: Duration, now_ns: u64) -> bool {
+        self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(age))
     }
 
-    /// Parts of pods whose usage is not known now.
-    pub(super) fn unmeasured(&self, now_ns: u64) -> Parts {
-        if self.is_fresh(now_ns) && now_ns >= self.settled_ns { self.unmeasured } else { Parts::ALL }
+    /// Whether all pods were read lately, for a crossing.
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        self.counts.is_none() && self.is_younger(FRESH, now_ns)
+    }
+
+    /// Whether all pods were read ahead of a crossing, and what they made since was counted.
+    pub(super) fn is_read_ahead(&self, now_ns: u64) -> bool {
+        self.counts.is_some() && self.is_younger(AHEAD_FRESH, now_ns)
+    }
+
+    pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
+        self.reader.is_some() && self.pending.is_none() && now_ns >= self.ahead_due_ns
+    }
+
+    /// Notes what was counted just before pods were asked for.
+    pub(super) fn note_counts(&mut self, counts: InodeCounts) {
+        self.asked_counts = (self.pending == Some(Extent::Ahead)).then_some(counts);
+    }
+
+    pub(super) fn counts(&self) -> Option<&InodeCounts> {
+        self.counts.as_ref()
+    }
+
+    /// Parts of pods whose usage is not known now. With `is_counted` what was read ahead counts.
+    pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
+        let is_known = (is_counted || self.is_fresh(now_ns)) && now_ns >= self.settled_ns;
+        if is_known { self.unmeasured } else { Parts::ALL }
     }
 }
 
@@ -105,23 +181,61 @@ impl ControlLoop {
         }
     }
 
-    fn ask_for_storage(&mut self, extent: Extent) {
+    /// Has pods read that may exceed a limit by now: the disks have grown by what was left to them, whoever wrote that.
+    /// Returns when to look again.
+    pub(super) fn watch_limits(&mut self, now_ns: u64) -> Option<Duration> {
+        if self.storage.reader.is_none() || !self.engine.policy().local_storage_capacity_isolation {
+            return None;
+        }
+        let grown = self.node_sampler.disks.grown_bytes();
+        let headrooms = &mut self.storage.headrooms;
+        let limited = self.pod_index.active().pods().iter().filter(|known| !known.limits.is_empty());
+        let left = limited.filter_map(|known| {
+            let headroom = headrooms.get(&known.pod.uid).copied().unwrap_or_else(|| {
+                let new = LimitHeadroom { grown, left: PodStorage::default().headroom(known) };
+                headrooms.insert(known.pod.uid.clone(), new);
+                new
+            });
+            headroom.until_exceeded(grown)
+        });
+        let left = left.min()?;
+        if left > 0 {
+            let ns = u128::from(left) * 1_000_000_000 / u128::from(LIMIT_RATE);
+            let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
+            return Some(time.clamp(LIMIT_FLOOR, LIMITS));
+        }
+        if let Some(pause) = self.storage.near_due_ns.checked_sub(now_ns).filter(|pause| *pause > 0) {
+            return Some(Duration::from_nanos(pause));
+        }
+        self.ask_for_storage(Extent::NearLimit);
+        Some(LIMIT_FLOOR)
+    }
+
+    pub(super) fn ask_for_storage(&mut self, extent: Extent) {
         let Some(reader) = self.storage.reader.as_ref().filter(|_| self.storage.pending.is_none()) else {
             return;
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, &group.containers)));
-        let wanted = known.filter(|(known, _)| extent == Extent::All || !known.limits.is_empty());
+        let grown = self.node_sampler.disks.grown_bytes();
+        let is_near = |uid: &str| {
+            self.storage.headrooms.get(uid).is_some_and(|headroom| headroom.until_exceeded(grown) == Some(0))
+        };
+        let wanted = known.filter(|(known, _)| match extent {
+            Extent::All | Extent::Ahead => true,
+            Extent::Limited => !known.limits.is_empty(),
+            Extent::NearLimit => is_near(&known.pod.uid),
+        });
         let requests = wanted.map(|(known, containers)| {
             let of = |it: &Container| (self.pod_index.container_name(&it.id).into(), self.procs_of(it));
             StorageRequest::new(known, containers.iter().map(of).collect())
         });
         let urgency = match extent {
-            Extent::All => Urgency::Decision,
+            Extent::All | Extent::Ahead | Extent::NearLimit => Urgency::Decision,
             Extent::Limited => Urgency::Routine,
         };
         if reader.ask(requests.collect(), urgency) {
-            self.storage.pending = Some(extent);
+            (self.storage.pending, self.storage.asked_grown) = (Some(extent), grown);
         }
     }
 
@@ -130,16 +244,40 @@ impl ControlLoop {
         memory.join("cgroup.procs")
     }
 
-    /// Takes what was read.
-    pub(super) fn take_storage(&mut self, sample: StorageSample) {
-        let watch = &mut self.storage;
-        if watch.pending.take() == Some(Extent::All) {
+    /// Takes what was read. Whether the engine is to see it: pods that were only near their limits, and still are, are
+    /// of no interest.
+    pub(super) fn take_storage(&mut self, sample: StorageSample) -> bool {
+        let (watch, active) = (&mut self.storage, self.pod_index.active());
+        let extent = watch.pending.take();
+        let not_before = |pause: Duration, pace: u64| {
+            let pause = nanos(pause).max(sample.took_ns.saturating_mul(pace));
+            sample.began_ns.saturating_add(pause)
+        };
+        let was_ahead = watch.counts.is_some();
+        watch.counts = watch.asked_counts.take();
+        if matches!(extent, Some(Extent::All | Extent::Ahead)) {
             (watch.all_read_ns, watch.unmeasured) = (Some(sample.began_ns), sample.unmeasured);
+        } else if was_ahead {
+            // Some pods were read again: nobody knows any more what to add to what.
+            watch.all_read_ns = None;
         }
-        let pause = nanos(LIMITS).max(sample.took_ns.saturating_mul(LIMITS_PACE));
-        watch.limits_due_ns = sample.began_ns.saturating_add(pause);
-        watch.is_new = true;
+        if extent != Some(Extent::NearLimit) {
+            watch.limits_due_ns = not_before(LIMITS, LIMITS_PACE);
+        }
+        watch.near_due_ns = not_before(LIMIT_FLOOR, LIMITS_PACE);
+        watch.ahead_due_ns = not_before(LIMIT_FLOOR, AHEAD_PACE);
+        let mut is_of_interest = matches!(extent, None | Some(Extent::All | Extent::Limited));
+        for (uid, storage) in &sample.pods {
+            let known = active.index_of(uid).and_then(|place| active.get(place));
+            let Some(known) = known.filter(|known| !known.limits.is_empty()) else { continue };
+            let left = storage.headroom(known);
+            is_of_interest |= left.is_none();
+            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown: watch.asked_grown, left });
+        }
+        watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
+        watch.is_new |= is_of_interest;
         self.node_sampler.take_storage(sample, &self.pod_index);
+        is_of_interest
     }
 
     /// The agent has ended a pod itself: what it has written is still there.

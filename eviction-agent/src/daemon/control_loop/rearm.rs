@@ -125,8 +125,10 @@ impl ControlLoop {
             due = due.min(self.pids_due(left, node_sample.at.mono_ns));
         }
         self.arm_disks(now_ns);
-        if let Some(disks) = self.node_sampler.disks.due() {
-            due = due.min(sample_interval::left(disks, passed));
+        self.read_ahead(now_ns);
+        let disks = self.node_sampler.disks.due().map(|disks| sample_interval::left(disks, passed));
+        for disks in [disks, self.watch_limits(now_ns)].into_iter().flatten() {
+            due = due.min(disks);
         }
         self.set_timer(due, now_ns);
         at_leisure
@@ -165,8 +167,10 @@ impl ControlLoop {
         self.note_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
         self.note_disks(&disks, at);
         self.arm_disks(at.mono_ns);
+        self.read_ahead(at.mono_ns);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
-        let due = self.node_sampler.disks.due().map_or(due, |disks| due.min(disks));
+        let disks = [self.node_sampler.disks.due(), self.watch_limits(at.mono_ns)];
+        let due = disks.into_iter().flatten().min().map_or(due, |disks| due.min(disks));
         self.set_timer(due, at.mono_ns);
         true
     }

@@ -97,8 +97,9 @@ impl ControlLoop {
         let crossed = self.take_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
-        self.node_sampler.unmeasured = self.storage.unmeasured(at.mono_ns);
-        let node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
+        let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
+        let is_counted = self.add_counted_inodes(at.mono_ns);
+        node_sample.stats.unmeasured = self.storage.unmeasured(at.mono_ns, is_counted);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
         let capacity = self.node_sampler.capacity();

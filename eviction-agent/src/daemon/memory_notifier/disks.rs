@@ -1,6 +1,6 @@
 //! Thresholds on file systems in the kernel: set after each sample, at the headroom that it found.
 
-use eviction_bpf::{AttachWhen, DiskHeadroom, DiskTotal, EventClass};
+use eviction_bpf::{AttachWhen, DiskHeadroom, DiskTotal, DiskUsage, EventClass};
 use eviction_config::Probes;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::DeviceHeadroom;
@@ -52,6 +52,18 @@ impl BpfBackend {
         let totals = handle.disks().filter_map(|device| Some((device, handle.disk_total(device)?)));
         self.disks.taken.clear();
         self.disks.taken.extend(totals);
+    }
+
+    /// Reads what each memory cgroup took of these disks, in order of cgroup and device; `None` unless all of them are
+    /// counted.
+    pub(crate) fn disk_usage(&self, devices: &[u64]) -> Option<Vec<DiskUsage>> {
+        let (handle, _) = self.loaded.as_ref().filter(|_| self.reports(EventClass::Disk))?;
+        if !devices.iter().all(|device| handle.disks().any(|counted| counted == *device)) {
+            return None;
+        }
+        let mut usage = Vec::new();
+        handle.read_disk_usage(&mut usage).ok()?;
+        Some(usage)
     }
 
     /// A threshold was reported: it is none any more.

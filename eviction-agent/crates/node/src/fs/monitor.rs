@@ -44,6 +44,10 @@ struct Headroom {
     /// To the nearest threshold that is not met, in bytes or inodes.
     distance: Option<u64>,
     may_be_met: bool,
+    /// What was used by the last sample.
+    used: Option<u64>,
+    /// By how much that grew from sample to sample, all in all: what is freed does not count.
+    grown: u64,
 }
 
 /// What may be taken of a file system until a threshold on it may be met.
@@ -74,6 +78,8 @@ impl DiskMonitor {
             }),
             distance: None,
             may_be_met: false,
+            used: None,
+            grown: 0,
         });
         Self { file_systems, thresholds: Vec::new(), headroom }
     }
@@ -138,6 +144,33 @@ impl DiskMonitor {
         self.headroom.get(place)?.distance
     }
 
+    /// Whether a threshold on inodes may be reached within this time, at the greatest rate that was seen lately.
+    pub fn inodes_fill_within(&self, time: Duration) -> bool {
+        let [_, node, _, image] = &self.headroom;
+        let fills = |it: &Headroom| Some(it.rate.time_at_seen_rate(it.distance?)? <= time);
+        [node, image].into_iter().any(|it| fills(it) == Some(true))
+    }
+
+    /// Whether thresholds on inodes may be met, and none on bytes.
+    pub fn are_inodes_alone_short(&self) -> bool {
+        let [node, node_inodes, image, image_inodes] = self.headroom.each_ref().map(|it| it.may_be_met);
+        (node_inodes || image_inodes) && !node && !image
+    }
+
+    /// `st_dev` of nodefs and of imagefs, if both are ext4.
+    pub fn ext4_devices(&self) -> Option<[u64; 2]> {
+        let [node, image] = self.file_systems.devices();
+        let device = |found: Option<(&str, u64)>| found.filter(|(kind, _)| *kind == "ext4").map(|(_, id)| id);
+        Some([device(node)?, device(image)?])
+    }
+
+    /// Bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of two values says
+    /// something.
+    pub fn grown_bytes(&self) -> u64 {
+        let [node, _, image, _] = &self.headroom;
+        if self.layout().dedicated_image_fs { node.grown.wrapping_add(image.grown) } else { node.grown }
+    }
+
     /// The headroom of each file system for which there are hooks.
     pub fn devices(&self) -> impl Iterator<Item = DeviceHeadroom> {
         let of = |found: Option<(&str, u64)>, bytes: &Headroom, inodes: &Headroom| {
@@ -171,7 +204,10 @@ impl Headroom {
             self.capacity = capacity;
             self.levels = ThresholdLevels::of_thresholds(thresholds, signal, signed(capacity));
         }
-        self.rate.observe(at_ns, capacity.saturating_sub(available));
+        let used = capacity.saturating_sub(available);
+        self.rate.observe(at_ns, used);
+        let before = self.used.replace(used).unwrap_or(used);
+        self.grown = self.grown.wrapping_add(used.saturating_sub(before));
         self.distance = self.levels.distance(signed(available));
         self.may_be_met = self.levels.may_be_met(signed(available));
     }
@@ -282,6 +318,19 @@ mod tests {
         let expected =
             DeviceHeadroom { device, capacity: 100 * GB, bytes: Some(30 * GB), inodes: Some(2000) };
         assert_eq!(monitor.devices().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn growth_adds_up_and_nothing_that_is_freed_is_taken_off_it() {
+        let mut monitor = monitor(Vec::new());
+        let mut grown = |available| {
+            monitor.observe(&[stats(available, 0), stats_unknown()], 0);
+            monitor.grown_bytes() / GB
+        };
+        assert_eq!([90, 80, 95, 85, 85].map(|available| grown(available * GB)), [0, 10, 10, 20, 20]);
+        monitor.observe(&[stats_unknown(), stats_unknown()], 0);
+        monitor.observe(&[stats(80 * GB, 0), stats_unknown()], 0);
+        assert_eq!(monitor.grown_bytes() / GB, 25, "what was not seen counts as well");
     }
 
     fn stats_unknown() -> Reading<FsStats> {

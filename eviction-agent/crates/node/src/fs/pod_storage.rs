@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Sender;
 
 use eviction_core::disk_layout::Parts;
 use eviction_core::pod::Volume;
-use eviction_core::pods::{KnownPod, mirrored_uid};
+use eviction_core::pods::{EmptyDirLimit, KnownPod, LocalLimits, mirrored_uid};
 use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
 use eviction_core::time::nanos;
 use eviction_core::units::Nanos;
@@ -134,9 +134,53 @@ impl PodStorage {
         }
     }
 
+    /// Bytes that the pod can still write before it may exceed one of its limits, from 1 on. `None` if it exceeds one, or
+    /// nothing is known of what it uses. The default value is that of a pod that has just come.
+    pub fn headroom(&self, known: &KnownPod) -> Option<u64> {
+        let LocalLimits { empty_dirs, pod, containers } = &known.limits;
+        let exact = |usage: DiskUsage| (!usage.is_lower_bound).then_some(usage.bytes);
+        let of_volume = |name: &str| match self.volumes.iter().find(|(it, _)| **it == *name) {
+            Some((_, usage)) => exact(*usage),
+            None => (!self.is_lower_bound).then_some(0),
+        };
+        let of_container = |name: &str| match self.containers.iter().find(|it| *it.name == *name) {
+            Some(it) => exact(it.rootfs?.plus(it.logs?)),
+            None => (!self.is_lower_bound).then_some(0),
+        };
+        let on_disk = |dir: &&EmptyDirLimit| known.pod.volumes.get(dir.volume).and_then(plugin).is_some();
+        let dirs = empty_dirs.iter().filter(on_disk).map(|dir| (of_volume(&dir.name), dir.limit));
+        let containers = containers.iter().map(|it| (of_container(&it.name), it.limit));
+        let pod = pod.map(|limit| (self.ephemeral_storage(), limit));
+        let left = dirs.chain(containers).chain(pod).filter_map(|(used, limit)| {
+            let first_beyond = u64::try_from(limit.next_unit()).unwrap_or(0);
+            Some(first_beyond.saturating_sub(used?))
+        });
+        left.min().filter(|left| *left > 0)
+    }
+
     fn bytes(&self) -> u64 {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
         self.volumes.iter().map(|(_, usage)| usage.bytes).chain(containers.map(|usage| usage.bytes)).sum()
+    }
+}
+
+/// Inodes that a pod made less those that it removed, since it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeGrowth {
+    /// The id of its cgroup.
+    pub cgroup: u64,
+    /// On nodefs and on imagefs, which may be the same.
+    pub inodes: [i64; 2],
+}
+
+impl InodeGrowth {
+    /// Adds to what was read of a part of the pod on nodefs, or on imagefs. Where more was removed than was in that
+    /// part, the rest is left for the next one.
+    pub fn add_to(&mut self, is_image_fs: bool, inodes: Option<u64>) -> Option<u64> {
+        let growth = &mut self.inodes[usize::from(is_image_fs)];
+        let grown = inodes?.saturating_add_signed(*growth);
+        *growth = growth.wrapping_sub(grown.wrapping_sub(inodes?).cast_signed());
+        Some(grown)
     }
 }
 
@@ -200,7 +244,10 @@ fn serve(
         });
         pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
         let sample = read_pod_storage(paths, &pods);
-        last = sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())).collect();
+        if sample.pods.len() >= last.len() {
+            last.clear();
+        }
+        last.extend(sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())));
         if samples.blocking_send(sample).is_err() {
             return;
         }
@@ -380,6 +427,42 @@ mod tests {
         assert_eq!(used(usage(3 * MIB, false)), (Some(3 * MIB), Some(3 * MIB)));
         assert_eq!(used(usage(3 * MIB, true)), (None, None));
         assert_eq!(used(usage(MIB, true)), (Some(MIB), None));
+    }
+
+    #[test]
+    fn the_nearest_limit_is_the_headroom_and_what_is_exceeded_or_unknown_has_none() {
+        let volumes = vec![
+            volume("cache", "", Some("4Mi")),
+            volume("other", "", Some("9Mi")),
+            volume("memory", "Memory", Some("1Mi")),
+        ];
+        let known = known(volumes);
+        let usage = |mib, is_lower_bound| DiskUsage { bytes: mib * MIB, inodes: 1, is_lower_bound };
+        let headroom = |cache, other, is_lower_bound| {
+            let volumes = vec![("cache".into(), cache), ("other".into(), other)];
+            let storage = PodStorage { volumes, is_lower_bound, ..PodStorage::default() };
+            storage.headroom(&known)
+        };
+        assert_eq!(PodStorage::default().headroom(&known), Some(4 * MIB + 1), "a new pod uses nothing");
+        assert_eq!(headroom(usage(1, false), usage(2, false), true), Some(3 * MIB + 1));
+        assert_eq!(headroom(usage(1, false), usage(8, false), true), Some(MIB + 1));
+        assert_eq!(headroom(usage(4, false), usage(2, false), true), Some(1));
+        assert_eq!(headroom(usage(5, false), usage(2, false), true), None);
+        assert_eq!(headroom(usage(5, true), usage(2, false), true), Some(7 * MIB + 1));
+        assert_eq!(PodStorage { is_lower_bound: true, ..PodStorage::default() }.headroom(&known), None);
+    }
+
+    #[test]
+    fn what_a_pod_made_since_is_added_once_and_what_it_removed_is_taken_off_all_parts() {
+        let parts = |growth, parts: [(bool, Option<u64>); 3]| {
+            let mut growth = InodeGrowth { cgroup: 1, inodes: growth };
+            parts.map(|(is_image_fs, inodes)| growth.add_to(is_image_fs, inodes))
+        };
+        let shared = |inodes| (false, Some(inodes));
+        assert_eq!(parts([7, 7], [(false, None), shared(2), shared(3)]), [None, Some(9), Some(3)]);
+        assert_eq!(parts([-4, -4], [shared(1), shared(2), shared(3)]), [Some(0), Some(0), Some(2)]);
+        assert_eq!(parts([5, -2], [(true, Some(9)), shared(1), shared(0)]), [Some(7), Some(6), Some(0)]);
+        assert_eq!(parts([-9, 0], [shared(1), shared(2), (true, Some(3))]), [Some(0), Some(0), Some(3)]);
     }
 
     #[test]

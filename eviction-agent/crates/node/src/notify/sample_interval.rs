@@ -86,6 +86,13 @@ impl FillRate {
         now.max(before).saturating_mul(2).max(self.bound)
     }
 
+    /// The time in which `distance` bytes fill at the greatest rate that was seen lately; `None` if none was.
+    pub fn time_at_seen_rate(&self, distance: u64) -> Option<Duration> {
+        let [now, before] = self.greatest_seen;
+        let ns = (u128::from(distance) * 1_000_000_000).checked_div(u128::from(now.max(before)))?;
+        Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
     /// The least time in which `distance` bytes can fill.
     pub fn time_to_fill(&self, distance: u64) -> Duration {
         let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
