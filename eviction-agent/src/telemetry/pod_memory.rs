@@ -37,22 +37,19 @@ pub(crate) fn choose(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
         PodMetrics::Top => RANKED.min(ranked.len()),
         PodMetrics::Off => return Vec::new(),
     };
-    let mut scratch = Vec::new();
-    let joined = snapshot.joined(pods, &mut scratch);
     let mut chosen = Vec::with_capacity(most);
     let mut ranks = 1..=RANKED;
     for candidate in &ranked {
         if chosen.len() == most {
             break;
         }
-        let place = candidate.pod as usize;
-        let Some(pod) = pods.pods().get(place) else { continue };
+        let Some(pod) = pods.pods().get(candidate.pod as usize) else { continue };
         let may_go = !pod.critical && candidate.order != EvictionOrder::Never;
         let rank = if may_go { ranks.next() } else { None };
         if rank.is_none() && mode == PodMetrics::Top {
             continue;
         }
-        let stats = joined.get(place).and_then(|at| snapshot.pod(*at));
+        let stats = snapshot.stats_of(candidate.pod);
         let working_set = stats.and_then(|stats| stats.values().memory_working_set);
         chosen.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
     }
@@ -105,7 +102,8 @@ mod tests {
     fn chosen(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
         let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();
         let usage: Vec<_> = (1..).zip(&uids).map(|(used, uid)| memory_of(uid, used << 20)).collect();
-        let (pods, snapshot) = (set(pods), snapshot(NodeStats::default(), &usage));
+        let pods = set(pods);
+        let snapshot = snapshot(NodeStats::default(), &usage).indexed(&pods);
         let (layout, in_flight) = (DiskLayout::default(), Vec::new());
         choose(mode, &PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false })
     }

@@ -13,10 +13,9 @@ use crate::units::GoDuration;
 ///
 /// The order is that of the thresholds which raised them, then that of former evaluations: one of
 /// the orders of the kubelet's map. It shows in the message of a refused admission.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Conditions {
     known: Vec<RaisedCondition>,
-    before: Vec<RaisedCondition>,
     active: Vec<RaisedCondition>,
     last_sync: Option<Timestamp>,
 }
@@ -28,6 +27,14 @@ pub struct RaisedCondition {
     pub condition: NodeCondition,
     /// By the last evaluation in which a threshold that raises it was met.
     pub at: Timestamp,
+}
+
+impl Default for Conditions {
+    /// With room for all there are: a condition is raised when memory is short.
+    fn default() -> Self {
+        let [known, active] = [NodeCondition::COUNT; 2].map(Vec::with_capacity);
+        Self { known, active, last_sync: None }
+    }
 }
 
 impl Conditions {
@@ -71,14 +78,6 @@ impl Conditions {
         self.update_active(at, period);
     }
 
-    /// Makes room for all there are.
-    pub(crate) fn reserve(&mut self) {
-        let Self { known, before, active: hold, last_sync: _ } = self;
-        for list in [known, before, hold] {
-            list.reserve(NodeCondition::COUNT);
-        }
-    }
-
     /// Raises conditions now; a condition holds while it is younger than the period. Mirrors
     /// `helpers.go: nodeConditionsLastObservedAt, nodeConditionsObservedSince`.
     pub(crate) fn raise(
@@ -88,12 +87,12 @@ impl Conditions {
         period: GoDuration,
     ) {
         self.last_sync = Some(at);
-        std::mem::swap(&mut self.before, &mut self.known);
-        self.known.clear();
-        let now = raised.map(|condition| RaisedCondition { condition, at });
-        for raised in now.chain(self.before.iter().copied()) {
-            if !self.known.iter().any(|other| other.condition == raised.condition) {
-                self.known.push(raised);
+        let mut now = 0;
+        for condition in raised {
+            if !self.known[..now].iter().any(|other| other.condition == condition) {
+                self.known.retain(|other| other.condition != condition);
+                self.known.insert(now, RaisedCondition { condition, at });
+                now += 1;
             }
         }
         self.update_active(at, period);

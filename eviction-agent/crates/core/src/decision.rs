@@ -24,7 +24,7 @@ use super::snapshot::Snapshot;
 use super::threshold::{Met, ResolvedThreshold};
 use super::time::Timestamp;
 use super::units::GoDuration;
-use crate::eviction::Deficit;
+use crate::eviction::{Deficit, SizedPod};
 
 /// The answer to one input.
 #[derive(Clone, Debug)]
@@ -147,6 +147,8 @@ pub struct Evaluation {
     pub in_flight: Vec<InFlightEviction>,
     /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
     pub deficits: Vec<Deficit>,
+    /// The pods that were dealt with for these, in this order.
+    pub sized_pods: Vec<SizedPod>,
     /// Volumes under a limit whose usage is not known.
     pub unknown_volumes: u32,
     /// By which layout the evaluation went.
@@ -188,6 +190,14 @@ impl Evaluation {
             Cause::PodStorage => LABELS[1],
             Cause::ContainerStorage { .. } => LABELS[2],
         }
+    }
+
+    /// The pods that were dealt with for the threshold that drives the evaluation.
+    pub(crate) fn sized_for_driving(&self) -> impl Iterator<Item = &SizedPod> {
+        let is_driving = |sized: &&SizedPod| {
+            self.deficits.get(sized.deficit).map(|deficit| deficit.threshold_index) == self.driving
+        };
+        self.sized_pods.iter().filter(is_driving)
     }
 
     /// Notes how it ended for the threshold that was dealt with last.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk_layout::DiskLayout;
 use crate::observation::Observation;
-use crate::pods::{KnownPod, PodSet};
+use crate::pods::KnownPod;
 use crate::rank::Measure;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::PodStats;
@@ -98,7 +98,7 @@ const NEGLIGIBLE_PART: i64 = 64;
 
 /// What a threshold lacks, and how an evaluation dealt with it. Amounts are in whole units of its
 /// signal: bytes, inodes or processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deficit {
     /// The threshold: a place in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
     pub threshold_index: u8,
@@ -115,39 +115,39 @@ pub struct Deficit {
     pub predicted: i64,
     /// What those terminating will free in time.
     pub in_flight: i64,
-    /// Places of pods terminating that were shortened for it; `in_flight` counts them.
-    pub shortened: Vec<u32>,
-    /// Those who go for the rest.
-    pub victims: Vec<PlannedVictim>,
-    /// Those who would have gone before others.
-    pub skipped: Vec<SkippedVictim>,
+    /// What those evicted now are expected to free.
+    pub chosen: i64,
     /// How it ended for this threshold.
     pub end: EvaluationEnd,
 }
 
-/// A pod that goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PlannedVictim<Pod = u32> {
-    /// The pod: in a decision its index among the pods of the evaluation, in a record its name.
-    pub pod: Pod,
+/// A pod that was dealt with for a deficit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizedPod {
+    /// The deficit: an index in [`Evaluation::deficits`](crate::decision::Evaluation::deficits).
+    pub deficit: usize,
+    /// The pod: its index among the pods of the evaluation.
+    pub pod: u32,
     /// What it is expected to free.
-    #[serde(flatten)]
     pub release: ExpectedRelease,
+    /// What becomes of it.
+    pub outcome: SizedOutcome,
 }
 
-/// A pod that was skipped for one that ranks behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct SkippedVictim<Pod = u32> {
-    /// The pod, as in [`PlannedVictim`].
-    pub pod: Pod,
-    /// Why.
-    pub why: SkipReason,
-    /// What it would free.
-    #[serde(flatten)]
-    pub release: ExpectedRelease,
-    /// What was lacking at its turn.
-    #[serde(rename = "open")]
-    pub remaining: i64,
+/// What becomes of a pod that was dealt with for a deficit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizedOutcome {
+    /// It is evicted.
+    Evicted,
+    /// It was terminating, and has less time from now on. [`Deficit::in_flight`] counts it.
+    GraceShortened,
+    /// It is skipped for one that ranks behind it.
+    Skipped {
+        /// Why.
+        why: SkipReason,
+        /// What was lacking at its turn.
+        remaining: i64,
+    },
 }
 
 /// Why a pod was skipped.
@@ -186,9 +186,7 @@ impl Deficit {
             min_reclaim: goal.minus(threshold).units_rounded_up(),
             predicted: 0,
             in_flight: 0,
-            shortened: Vec::new(),
-            victims: Vec::new(),
-            skipped: Vec::new(),
+            chosen: 0,
             end: EvaluationEnd::NoPressure,
         };
         deficit.predicted = 1_i64.saturating_sub(deficit.lacking()).max(0);
@@ -201,14 +199,9 @@ impl Deficit {
         goal.saturating_sub(self.available)
     }
 
-    /// What the victims are expected to free.
-    pub fn chosen(&self) -> i64 {
-        self.victims.iter().fold(0, |sum, victim| victim.release.amount.saturating_add(sum))
-    }
-
     /// What nobody makes up for yet; zero or less if somebody does.
     pub fn remaining(&self) -> i64 {
-        self.lacking().saturating_sub(self.in_flight).saturating_sub(self.chosen())
+        self.lacking().saturating_sub(self.in_flight).saturating_sub(self.chosen)
     }
 }
 
@@ -248,17 +241,13 @@ impl ExpectedRelease {
     /// Nothing is known of what the pod holds.
     pub const UNKNOWN: Self = Self { amount: 0, basis: Basis::Unknown };
 
-    /// What the pod at a place frees for a signal.
+    /// What a pod frees for a signal.
     pub(crate) fn of(
         signal: Signal,
         layout: DiskLayout,
-        pods: &PodSet,
-        place: u32,
+        known: &KnownPod,
         stats: Option<PodStats<'_>>,
     ) -> Self {
-        let Some(known) = pods.get(place) else {
-            return Self::UNKNOWN;
-        };
         let measured = stats.and_then(|stats| match signal.resource() {
             Resource::Memory => memory(known, stats),
             Resource::Pids => {
@@ -266,7 +255,7 @@ impl ExpectedRelease {
                 Some(Self { amount, basis: Basis::Usage })
             }
             Resource::EphemeralStorage | Resource::Inodes => {
-                let usage = Measure::of(signal, layout).usage(pods, place, stats);
+                let usage = Measure::of(signal, layout).usage(known, stats);
                 Some(Self { amount: clamped(usage), basis: Basis::Usage })
             }
         });
@@ -276,11 +265,10 @@ impl ExpectedRelease {
     /// The same for every signal.
     pub(crate) fn of_all(
         layout: DiskLayout,
-        pods: &PodSet,
-        place: u32,
+        known: &KnownPod,
         stats: Option<PodStats<'_>>,
     ) -> [Self; Signal::COUNT] {
-        Signal::ALL.map(|signal| Self::of(signal, layout, pods, place, stats))
+        Signal::ALL.map(|signal| Self::of(signal, layout, known, stats))
     }
 }
 
@@ -356,7 +344,7 @@ mod tests {
         let sample = builder.finish();
         let layout = DiskLayout::default();
         let ExpectedRelease { amount, basis } =
-            ExpectedRelease::of(signal, layout, &pods, 0, sample.pods().next());
+            ExpectedRelease::of(signal, layout, pods.get(0).unwrap(), sample.pods().next());
         (amount, basis)
     }
 

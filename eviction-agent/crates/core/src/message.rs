@@ -10,7 +10,7 @@ use super::decision::Evaluation;
 use super::pod::{Container, Pod};
 use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
 use super::signal::Resource;
-use super::snapshot::{ContainerStats, NO_STATS, PodStats};
+use super::snapshot::{ContainerStats, PodStats};
 use super::units::{Format, Quantity, quote};
 use crate::eviction::{Cause, Eviction};
 
@@ -93,7 +93,7 @@ fn for_threshold(evaluation: &Evaluation, place: u32, threshold_index: u8, known
         let available = seen.available_quantity(threshold.signal);
         message += &format!("Threshold quantity: {quantity}, available: {available}. ");
     }
-    if let Some(stats) = stats_of(evaluation, place) {
+    if let Some(stats) = evaluation.snapshot.stats_of(place) {
         if resource == Resource::Memory {
             name_pod(known, stats, &mut message, &mut annotations);
         }
@@ -101,13 +101,6 @@ fn for_threshold(evaluation: &Evaluation, place: u32, threshold_index: u8, known
         annotations.insert("starved_resource", resource.name().to_owned());
     }
     EvictionText { message, annotations: Some(annotations) }
-}
-
-fn stats_of(evaluation: &Evaluation, place: u32) -> Option<PodStats<'_>> {
-    let mut scratch = Vec::new();
-    let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
-    let at = joined.get(place as usize).filter(|&&at| at != NO_STATS)?;
-    evaluation.snapshot.pod(*at)
 }
 
 /// The sentence about the pod as a whole, if it requests memory for itself. It claims that the

@@ -278,9 +278,7 @@ impl Inner {
 }
 
 fn stats_of<'a>(sample: &'a PodSample, uid: &str) -> Option<PodStats<'a>> {
-    let place = sample.pods.index_of(uid)?;
-    let at = *sample.snapshot.joined(&sample.pods, &mut Vec::new()).get(place as usize)?;
-    sample.snapshot.pod(at)
+    sample.snapshot.stats_of(sample.pods.index_of(uid)?)
 }
 
 /// The sum of what is known; nothing if nothing is.

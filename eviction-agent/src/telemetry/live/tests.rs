@@ -11,14 +11,15 @@ const MI: u64 = 1 << 20;
 /// Of pods with these names, namespace `default`, usages in Mi and requests.
 pub(crate) fn sample_of(seconds: i64, pods: &[(&str, u64, &str)]) -> PodSample {
     let usage: Vec<_> = pods.iter().map(|(name, used, _)| memory_of(name, used * MI)).collect();
-    let snapshot = snapshot(NodeStats::default(), &usage);
     let limited = |memory: &str| Resources { limits: limits(&[("memory", "500Mi")]).limits, ..of(memory) };
     let pods = pods.iter().map(|(name, _, request)| Pod {
         containers: vec![container("main", limited(request))],
         ..pod(name, request)
     });
+    let pods = set(pods.collect());
+    let snapshot = snapshot(NodeStats::default(), &usage).indexed(&pods);
     let (layout, in_flight) = (DiskLayout::default(), Vec::new());
-    PodSample { at: at(seconds), pods: set(pods.collect()), snapshot, layout, in_flight, sized: false }
+    PodSample { at: at(seconds), pods, snapshot, layout, in_flight, sized: false }
 }
 
 fn of(memory: &str) -> Resources {

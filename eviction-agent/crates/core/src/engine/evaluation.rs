@@ -12,9 +12,9 @@ use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUp
 use crate::policy::Rules;
 use crate::policy::preferences::Prediction;
 use crate::policy::preferences::PredictionMode;
-use crate::rank::{Candidate, rank_for};
+use crate::rank::{Candidate, Measure, rank};
 use crate::reading::UnknownReason;
-use crate::signal::{Resource, Signal};
+use crate::signal::Resource;
 use crate::signal_filter::SignalContext;
 use crate::snapshot::Snapshot;
 use crate::threshold::{Met, ResolvedThreshold};
@@ -26,37 +26,38 @@ impl Engine {
         &mut self,
         at: Timestamp,
         layout: DiskLayout,
-        snapshot: Arc<Snapshot>,
+        snapshot: &Arc<Snapshot>,
         actions: &mut Vec<Action>,
     ) -> Evaluation {
         let rules = &self.policy.rules;
         let mut context = SignalContext {
-            rejected: self.pool.rejected.take(),
-            imminent: self.pool.imminent.take(),
+            rejected: take(&mut self.spare.rejected),
+            imminent: take(&mut self.spare.imminent),
             ..SignalContext::default()
         };
         let observations =
-            self.signal_filter.observe(at, &snapshot, &self.policy.thresholds, rules, &mut context);
+            self.signal_filter.observe(at, snapshot, &self.policy.thresholds, rules, &mut context);
         self.unavailable = context.unavailable;
         let mut evaluation = Evaluation {
             end: EvaluationEnd::NoPressure,
             observations,
             context,
-            met: self.pool.met.take(),
+            met: take(&mut self.spare.met),
             driving: None,
             left_to_kubelet: None,
             observations_after_reclaim: None,
-            ranked: self.pool.ranked.take(),
-            critical_pods: self.pool.pods.take(),
-            refused_pods: self.pool.refused_pods.take(),
+            ranked: take(&mut self.spare.ranked),
+            critical_pods: take(&mut self.spare.critical_pods),
+            refused_pods: take(&mut self.spare.refused_pods),
             in_flight: self.remembered_evictions(),
-            deficits: self.pool.deficits.take(),
+            deficits: take(&mut self.spare.deficits),
+            sized_pods: take(&mut self.spare.sized_pods),
             unknown_volumes: 0,
             layout,
             thresholds: Arc::clone(self.thresholds.all()),
             visible: Arc::clone(self.thresholds.visible()),
             pods: Arc::clone(&self.pods),
-            snapshot,
+            snapshot: snapshot.indexed(&self.pods),
         };
         let predicted = self.predict(&mut evaluation);
         let gate = evaluation.context.memory_conditions;
@@ -75,7 +76,7 @@ impl Engine {
                 return evaluation;
             }
         }
-        let mut urgent = take(&mut self.threshold_order);
+        let mut urgent = take(&mut self.spare.threshold_order);
         by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
         for &threshold_index in &urgent {
             evaluation.driving = Some(threshold_index);
@@ -85,13 +86,13 @@ impl Engine {
                 break;
             }
         }
-        self.threshold_order = urgent;
+        self.spare.threshold_order = urgent;
         evaluation
     }
 
     /// The evictions in flight that an evaluation reckons with: by the kubelet's rules none.
     fn remembered_evictions(&mut self) -> Vec<InFlightEviction> {
-        let mut in_flight = self.pool.in_flight.take();
+        let mut in_flight = take(&mut self.spare.in_flight);
         if !self.policy.rules.are_kubelets() {
             in_flight.extend(self.in_flight.known().cloned());
         }
@@ -127,7 +128,7 @@ impl Engine {
         }
         actions.extend(reclaims.iter().copied().map(Action::Reclaim));
         evaluation.end = EvaluationEnd::AwaitingReclaim;
-        self.awaiting_reclaim = Some(self.pool.copy_of(evaluation));
+        self.awaiting_reclaim = Some(evaluation.clone());
         true
     }
 
@@ -143,7 +144,7 @@ impl Engine {
         };
         if let Ok(snapshot) = second {
             let seen = self.signal_filter.observe_again(&snapshot.node, &self.policy.rules);
-            evaluation.observations_after_reclaim = Some(self.pool.boxed(seen));
+            evaluation.observations_after_reclaim = Some(Box::new(seen));
             // To the kubelet reclaim was enough when every threshold of the node is resolved; else when
             // the one is that it was for, whatever other signals are short of.
             let lacks = match evaluation.driving.filter(|_| !self.policy.rules.are_kubelets()) {
@@ -290,10 +291,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// Ranks the pods for want of memory as an evaluation on this snapshot would, the first to go first.
-    /// Nothing is decided or remembered by it.
-    pub fn rank_ahead(&mut self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
-        let (signal, layout) = (Signal::MemoryAvailable, DiskLayout::default());
-        rank_for(signal, layout, &self.pods, snapshot, &mut self.joined, ranked);
+    /// Ranks the pods for want of memory as an evaluation on this snapshot would, the first to be evicted
+    /// first. The snapshot is indexed for the engine's pods. Nothing is decided or remembered.
+    pub fn rank_ahead(&self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
+        rank(Measure::Memory, &self.pods, snapshot, ranked);
     }
 }

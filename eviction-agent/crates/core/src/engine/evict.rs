@@ -1,14 +1,15 @@
 //! Evictions of pods above their own limits, and the single eviction of the kubelet's profile.
 
+use std::sync::Arc;
+
 use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
-use crate::eviction::{Cause, EvaluationEnd, Eviction};
-use crate::pods::{KnownPod, LeastLimits, LocalLimits, PodSet};
-use crate::protection::{EvictionGuard, EvictionMotive, EvictionRequest, Refusal, RefusedPod};
+use crate::eviction::{Cause, EvaluationEnd, Eviction, ExpectedRelease};
+use crate::pods::{ContainerLimit, KnownPod, LocalLimits};
+use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
-use crate::snapshot::{ContainerStatValues, ContainerStats, PodStats};
+use crate::snapshot::{ContainerStatValues, PodStats, VolumeStats};
 use crate::time::Timestamp;
-use crate::units::Nanos;
 
 /// `immediateEvictionGracePeriodSeconds`.
 pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
@@ -25,62 +26,62 @@ impl Engine {
         evaluation: &mut Evaluation,
         actions: &mut Vec<Action>,
     ) -> bool {
-        if evaluation.pods.limited().len() == 0 || evaluation.snapshot.is_empty() || self.waits_for_api(true)
-        {
+        if evaluation.snapshot.is_empty() || self.waits_for_api(true) {
             return false;
         }
-        let remembers = !self.policy.rules.are_kubelets();
         let before = actions.len();
-        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
-        for &(place, least) in evaluation.pods.limited() {
-            let stats = joined.get(place as usize).and_then(|&at| evaluation.snapshot.pod(at));
-            let Some(stats) = stats else {
-                continue;
-            };
-            let dedicated_image_fs = evaluation.layout.dedicated_image_fs;
-            if is_below_the_least(least, stats, dedicated_image_fs) {
-                continue;
-            }
-            let Some(known) = evaluation.pods.get(place) else { continue };
+        let (pods, snapshot) = (Arc::clone(&evaluation.pods), Arc::clone(&evaluation.snapshot));
+        for &place in pods.limited() {
+            let (Some(known), Some(stats)) = (pods.get(place), snapshot.stats_of(place)) else { continue };
             let StorageCheck { cause, unknown_volumes } =
-                exceeded_limit(&known.limits, stats, dedicated_image_fs);
+                exceeded_limit(&known.limits, stats, evaluation.layout.dedicated_image_fs);
             evaluation.unknown_volumes += unknown_volumes;
             let Some(cause) = cause else { continue };
             if known.critical {
                 evaluation.critical_pods.push(place);
                 continue;
             }
-            let ask = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
-            let candidate =
-                EvictionCandidate { pods: &evaluation.pods, pod: place, known, stats: Some(stats) };
-            if let Some(why) = refusal(&self.guard, ask, None, &candidate) {
-                evaluation.refused_pods.push(RefusedPod { pod: place, why });
-                continue;
-            }
-            let budget = self.pdb_refusals.refused_for(&known.pod.uid);
-            let ignores_budget = budget.is_some() && self.policy.eviction.hard_ignores_pdb;
-            if let Some(age) = budget.filter(|_| !ignores_budget) {
-                let why = Refusal::DisruptionBudget { age };
-                evaluation.refused_pods.push(RefusedPod { pod: place, why });
-                continue;
-            }
+            let request = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
+            let refusal = self.guard.refusal(request, known);
+            let ignores_budget = match refusal.map_or_else(|| self.ignores_pdb(known, true), Err) {
+                Ok(ignores_budget) => ignores_budget,
+                Err(why) => {
+                    evaluation.refused_pods.push(RefusedPod { pod: place, why });
+                    continue;
+                }
+            };
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
             let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
-            if !remembers
-                || self.in_flight.begin(
-                    &evaluation.pods,
-                    evaluation.layout,
-                    evaluation.label_of(eviction.cause),
-                    &eviction,
-                    true,
-                    Some(stats),
-                )
-            {
+            if self.policy.rules.are_kubelets() || self.begin_eviction(evaluation, known, &eviction, true) {
                 self.guard.record_eviction(at, known);
                 actions.push(Action::Evict(eviction));
             }
         }
         actions.len() > before
+    }
+
+    /// Whether an eviction ignores that the pod's PodDisruptionBudget has refused it lately; the refusal, if it
+    /// does not.
+    fn ignores_pdb(&self, known: &KnownPod, hard: bool) -> Result<bool, Refusal> {
+        match self.pdb_refusals.refused_for(&known.pod.uid) {
+            None => Ok(false),
+            Some(_) if hard && self.policy.eviction.hard_ignores_pdb => Ok(true),
+            Some(age) => Err(Refusal::DisruptionBudget { age }),
+        }
+    }
+
+    /// Remembers that a pod is evicted. False if one with its uid is being evicted.
+    pub(super) fn begin_eviction(
+        &mut self,
+        evaluation: &Evaluation,
+        known: &KnownPod,
+        eviction: &Eviction,
+        hard: bool,
+    ) -> bool {
+        let (label, grace) = (evaluation.label_of(eviction.cause), eviction.grace_period_seconds);
+        let stats = evaluation.snapshot.stats_of(eviction.pod);
+        let expected = ExpectedRelease::of_all(evaluation.layout, known, stats);
+        self.in_flight.begin(known, label, hard, grace, expected)
     }
 
     /// Ranks the pods for the threshold of the evaluation and evicts as many as the rules say: the end
@@ -100,9 +101,8 @@ impl Engine {
             evaluation.end = EvaluationEnd::NoPods;
             return;
         }
-        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
         let measure = Measure::of(signal, evaluation.layout);
-        rank(measure, &evaluation.pods, &evaluation.snapshot, joined, &mut evaluation.ranked);
+        rank(measure, &evaluation.pods, &evaluation.snapshot, &mut evaluation.ranked);
         match &self.policy.rules.preferences {
             None => self.evict_first(evaluation, threshold_index, actions),
             Some(preferences) => {
@@ -116,7 +116,8 @@ impl Engine {
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is skipped by a
     /// soft threshold.
     fn evict_first(&self, evaluation: &mut Evaluation, threshold_index: u8, actions: &mut Vec<Action>) {
-        if self.waits_for_api(is_hard(evaluation, threshold_index)) {
+        let hard = is_hard(evaluation, threshold_index);
+        if self.waits_for_api(hard) {
             evaluation.end = EvaluationEnd::ApiUnreachable;
             return;
         }
@@ -129,16 +130,14 @@ impl Engine {
                 evaluation.critical_pods.push(candidate.pod);
                 continue;
             }
-            let budget = self.pdb_refusals.refused_for(&known.pod.uid);
-            let ignores_budget = budget.is_some()
-                && self.policy.eviction.hard_ignores_pdb
-                && is_hard(evaluation, threshold_index);
-            if let Some(age) = budget.filter(|_| !ignores_budget) {
-                let why = Refusal::DisruptionBudget { age };
-                evaluation.refused_pods.push(RefusedPod { pod: candidate.pod, why });
-                evaluation.end = EvaluationEnd::OnlyProtected;
-                continue;
-            }
+            let ignores_budget = match self.ignores_pdb(known, hard) {
+                Ok(ignores_budget) => ignores_budget,
+                Err(why) => {
+                    evaluation.refused_pods.push(RefusedPod { pod: candidate.pod, why });
+                    evaluation.end = EvaluationEnd::OnlyProtected;
+                    continue;
+                }
+            };
             actions.push(Action::Evict(Eviction {
                 pod: candidate.pod,
                 grace_period_seconds: self.grace_period(evaluation, threshold_index, known),
@@ -175,29 +174,6 @@ fn is_hard(evaluation: &Evaluation, threshold_index: u8) -> bool {
     evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard())
 }
 
-/// A pod of which it is asked whether it may go.
-pub(super) struct EvictionCandidate<'a> {
-    pub(super) pods: &'a PodSet,
-    pub(super) pod: u32,
-    pub(super) known: &'a KnownPod,
-    pub(super) stats: Option<PodStats<'a>>,
-}
-
-/// Why the pod does not go, if it does not. `measure` is what is short on the node; nothing is
-/// if it goes for its own limits.
-pub(super) fn refusal(
-    guard: &EvictionGuard,
-    ask: EvictionRequest,
-    measure: Option<Measure>,
-    candidate: &EvictionCandidate<'_>,
-) -> Option<Refusal> {
-    let EvictionCandidate { pods, pod: place, known, stats } = *candidate;
-    guard.refusal(ask, known).or_else(|| {
-        let frees_nothing = |measure: Measure| measure.frees_nothing(pods, place, stats);
-        (known.rank.enhanced && measure.is_some_and(frees_nothing)).then_some(Refusal::FreesNothing)
-    })
-}
-
 /// What holding a pod to its limits gave, critical or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StorageCheck {
@@ -221,28 +197,16 @@ pub(crate) fn exceeded_limit(
     check
 }
 
-/// Whether nothing reaches the least limit of its kind, and all volumes are known that could: the
-/// usual case, which is decided without comparing names.
-fn is_below_the_least(least: LeastLimits, stats: PodStats<'_>, dedicated_image_fs: bool) -> bool {
-    let LeastLimits { empty_dir, pod, container } = least;
-    let is_below = |used: i64, limit: Option<i64>| limit.is_none_or(|limit| used < limit);
-    let bytes = |used: Option<u64>| used.unwrap_or(0).cast_signed();
-    is_below(bytes(stats.values().ephemeral_storage_used), pod)
-        && (container.is_none()
-            || stats.containers().map(ContainerStats::values).all(|figures| {
-                let rootfs = if dedicated_image_fs { 0 } else { bytes(figures.rootfs_used) };
-                is_below(bytes(figures.logs_used).saturating_add(rootfs), container)
-            }))
-        && (empty_dir.is_none()
-            || stats.volumes().all(|volume| {
-                volume.values().used.is_some_and(|used| is_below(used.cast_signed(), empty_dir))
-            }))
-}
-
 /// `emptyDirLimitEviction`. The last statistics of a name count.
 fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
     for dir in &limits.empty_dirs {
-        let Some(volume) = stats.volumes().rfind(|volume| volume.is_named(&dir.name)) else {
+        // Numbers first: most names need not be compared.
+        let may_exceed =
+            |volume: VolumeStats<'_>| volume.values().used.is_none_or(|used| bytes(used) > dir.limit);
+        if !stats.volumes().any(may_exceed) {
+            continue;
+        }
+        let Some(volume) = stats.volumes().rfind(|volume| volume.name() == &*dir.name) else {
             continue;
         };
         match volume.values().used {
@@ -269,15 +233,17 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
     let used = |figures: ContainerStatValues| {
         let logs = bytes(figures.logs_used.unwrap_or(0));
         let rootfs = if dedicated_image_fs { None } else { figures.rootfs_used };
-        logs.plus(bytes(rootfs.unwrap_or(0)))
+        logs + bytes(rootfs.unwrap_or(0))
     };
     stats.containers().find_map(|container| {
-        let limit = limits.containers.iter().find(|limit| container.is_named(&limit.name))?;
-        let exceeds = used(container.values()) > limit.limit;
-        exceeds.then_some(Cause::ContainerStorage { container: limit.container })
+        let used = used(container.values());
+        // Numbers first: most names need not be compared.
+        let exceeds = |limit: &&ContainerLimit| used > limit.limit && container.name() == &*limit.name;
+        let exceeded = limits.containers.iter().find(exceeds)?;
+        Some(Cause::ContainerStorage { container: exceeded.container })
     })
 }
 
-fn bytes(used: u64) -> Nanos {
-    Nanos::from_units(i128::from(used.cast_signed()))
+fn bytes(used: u64) -> i128 {
+    i128::from(used.cast_signed())
 }

@@ -1,10 +1,9 @@
 //! The engine: one input in, one decision out.
 
-mod buffers;
 mod evaluation;
 mod evict;
 pub mod kernel_kill;
-mod multi_victim;
+pub(crate) mod multi_victim;
 #[cfg(test)]
 mod outage_tests;
 #[cfg(test)]
@@ -15,6 +14,7 @@ mod policy_trial_tests;
 mod restore;
 #[cfg(test)]
 mod restore_tests;
+mod spare;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -23,9 +23,9 @@ mod work_tests;
 use std::mem::take;
 use std::sync::Arc;
 
-use buffers::BufferPool;
 use jiff::SignedDuration;
 use policy_trial::Proposal;
+use spare::Spare;
 
 use super::condition::{Conditions, RaisedCondition};
 use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
@@ -62,12 +62,9 @@ pub struct Engine {
     thresholds: Thresholds,
     conditions: Conditions,
     awaiting_reclaim: Option<Evaluation>,
-    joined: Vec<u32>,
     in_flight: InFlightEvictions,
     pdb_refusals: PdbRefusals,
-    /// Room for the order of thresholds.
-    threshold_order: Vec<u8>,
-    pool: BufferPool,
+    spare: Spare,
     oom: OomTracker,
     signal_filter: SignalFilter,
     unavailable: SignalSet,
@@ -103,11 +100,9 @@ impl Engine {
             layout: Layout::Unknown,
             conditions: Conditions::default(),
             awaiting_reclaim: None,
-            joined: Vec::new(),
             in_flight: InFlightEvictions::default(),
             pdb_refusals: PdbRefusals::default(),
-            threshold_order: Vec::new(),
-            pool: BufferPool::default(),
+            spare: Spare::default(),
             oom: OomTracker::default(),
             signal_filter: SignalFilter::default(),
             unavailable: SignalSet::EMPTY,
@@ -150,13 +145,13 @@ impl Engine {
         {
             return decision;
         }
-        let mut actions = self.pool.actions.take();
+        let mut actions = take(&mut self.spare.actions);
         let mut proposal = None;
         self.in_flight.advance(at, !self.policy.rules.are_kubelets());
         self.pdb_refusals.advance(at);
         let subject = self.take(at, event, &mut actions, &mut proposal);
         let ended = self.ended_containers(at, &subject, &actions);
-        let mut conditions = self.pool.conditions.take();
+        let mut conditions = take(&mut self.spare.conditions);
         conditions.extend_from_slice(self.conditions.active());
         let transition_period = self.policy.pressure_transition_period;
         Decision {
@@ -249,10 +244,10 @@ impl Engine {
     }
 
     fn sync(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {
-        self.end_awaiting_reclaim();
+        self.awaiting_reclaim = None;
         match self.begin_evaluation() {
             Ok(layout) => {
-                let evaluation = self.evaluate(at, layout, snapshot, actions);
+                let evaluation = self.evaluate(at, layout, &snapshot, actions);
                 self.end_first_evaluation();
                 DecisionKind::Evaluated(evaluation)
             }
@@ -261,7 +256,7 @@ impl Engine {
     }
 
     fn sample_failed(&mut self, why: UnknownReason) -> DecisionKind {
-        self.end_awaiting_reclaim();
+        self.awaiting_reclaim = None;
         let begun = self.begin_evaluation();
         if begun.is_ok() {
             self.unavailable = self.signal_filter.sample_failed(&self.policy.thresholds, &self.policy.rules);
@@ -308,12 +303,6 @@ impl Engine {
         let longest = SignedDuration::from_nanos(TERMINATION_TIMEOUT.as_nanos());
         let longest = at.checked_add(longest).unwrap_or(at);
         self.in_flight.pause_until(if self.is_kubelet_profile() { until.min(longest) } else { until });
-    }
-
-    fn end_awaiting_reclaim(&mut self) {
-        if let Some(evaluation) = self.awaiting_reclaim.take() {
-            self.pool.keep_evaluation(evaluation);
-        }
     }
 
     fn enforces_something(&self) -> bool {

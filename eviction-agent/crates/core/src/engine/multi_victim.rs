@@ -3,20 +3,21 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::mem::take;
 
 use crate::decision::{Action, Evaluation};
 use crate::engine::Engine;
 use crate::engine::evaluation::record_event;
-use crate::engine::evict::{EvictionCandidate, IMMEDIATE_GRACE_SECONDS, refusal};
+use crate::engine::evict::IMMEDIATE_GRACE_SECONDS;
 use crate::eviction::{
-    Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, PlannedVictim, SkipReason, SkippedVictim,
+    Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
     is_negligible,
 };
 use crate::in_flight::{Eligibility, InFlightEviction};
 use crate::pods::{EvictionOrder, KnownPod};
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
+use crate::signal::Signal;
 use crate::signal_filter::observe;
 use crate::snapshot::NodeStats;
 use crate::time::Timestamp;
@@ -58,52 +59,58 @@ impl Engine {
         if self.policy.rules.are_kubelets() {
             return false;
         }
-        let Some(deficit) = self.deficit(evaluation, threshold_index, actions) else {
-            return false;
-        };
-        let is_covered = deficit.remaining() <= 0;
-        evaluation.deficits.push(deficit);
-        is_covered
+        let deficit = self.add_deficit(evaluation, threshold_index, actions);
+        deficit.is_some_and(|deficit| deficit.remaining() <= 0)
     }
 
-    /// What a threshold lacks, by the last sample of the evaluation.
-    fn deficit(&mut self, evaluation: &Evaluation, place: u8, actions: &mut Vec<Action>) -> Option<Deficit> {
-        let resolved = evaluation.threshold(place)?;
+    /// Adds what a threshold lacks, by the last sample of the evaluation, to its deficits.
+    fn add_deficit(
+        &mut self,
+        evaluation: &mut Evaluation,
+        threshold_index: u8,
+        actions: &mut Vec<Action>,
+    ) -> Option<Deficit> {
+        let resolved = evaluation.threshold(threshold_index)?;
         let (signal, hard) = (resolved.threshold.signal, resolved.threshold.is_hard());
         let after_reclaim = evaluation.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
         let seen = after_reclaim.or_else(|| evaluation.observations.get(signal))?;
-        let mut deficit = self.pool.deficit(Deficit::of(place, resolved, &seen));
+        let mut deficit = Deficit::of(threshold_index, resolved, &seen);
         self.update_growth(evaluation);
         deficit.in_flight = self.in_flight.expected(signal, seen.time, hard.then_some(IMMEDIATE));
-        let cause = Cause::Threshold { threshold: place };
         while hard && deficit.remaining() > 0 && !self.waits_for_api(hard) {
-            let place_of = |uid: &str| evaluation.pods.index_of(uid);
+            let index_of = |uid: &str| evaluation.pods.index_of(uid);
             let shortened =
-                self.in_flight.shorten_grace(signal, deficit.remaining(), IMMEDIATE_GRACE_SECONDS, place_of);
-            let Some((place, amount)) = shortened else {
+                self.in_flight.shorten_grace(signal, deficit.remaining(), IMMEDIATE_GRACE_SECONDS, index_of);
+            let Some((pod, release)) = shortened else {
                 break;
             };
-            deficit.in_flight = deficit.in_flight.saturating_add(amount);
-            deficit.shortened.push(place);
+            deficit.in_flight = deficit.in_flight.saturating_add(release.amount);
+            let outcome = SizedOutcome::GraceShortened;
+            evaluation.sized_pods.push(SizedPod {
+                deficit: evaluation.deficits.len(),
+                pod,
+                release,
+                outcome,
+            });
             record_event(signal.resource(), actions);
-            let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-            // It was allowed to go before.
-            let shortened = Eviction { pod: place, grace_period_seconds, cause, ignores_budget: false };
-            actions.push(Action::ShortenGrace(shortened));
+            actions.push(Action::ShortenGrace(Eviction {
+                pod,
+                grace_period_seconds: IMMEDIATE_GRACE_SECONDS,
+                cause: Cause::Threshold { threshold: threshold_index },
+                // It was allowed to go before.
+                ignores_budget: false,
+            }));
         }
+        evaluation.deficits.push(deficit);
         Some(deficit)
     }
 
-    /// Those terminating may hold more by now than when they were chosen.
+    /// Terminating pods may hold more by now than when they were chosen.
     fn update_growth(&mut self, evaluation: &Evaluation) {
-        if self.in_flight.known().next().is_none() {
-            return;
-        }
-        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut self.joined);
         self.in_flight.update_growth(|uid| {
-            let place = evaluation.pods.index_of(uid)?;
-            let stats = evaluation.snapshot.pod(*joined.get(place as usize)?)?;
-            Some(ExpectedRelease::of_all(evaluation.layout, &evaluation.pods, place, Some(stats)))
+            let index = evaluation.pods.index_of(uid)?;
+            let stats = evaluation.snapshot.stats_of(index)?;
+            Some(ExpectedRelease::of_all(evaluation.layout, evaluation.pods.get(index)?, Some(stats)))
         });
     }
 
@@ -120,45 +127,36 @@ impl Engine {
         most: u32,
         actions: &mut Vec<Action>,
     ) {
-        // It was made a moment ago, unless there was a second sample since.
-        let made = evaluation.deficits.pop_if(|_| evaluation.observations_after_reclaim.is_none());
-        let Some(deficit) = made.or_else(|| self.deficit(evaluation, threshold_index, actions)) else {
+        // It was added a moment ago, unless there was a second sample since.
+        let added = evaluation.deficits.last().filter(|_| evaluation.observations_after_reclaim.is_none());
+        let added = added.copied().or_else(|| self.add_deficit(evaluation, threshold_index, actions));
+        let (Some(deficit), Some(resolved)) = (added, evaluation.threshold(threshold_index)) else {
             evaluation.end = EvaluationEnd::NoCandidates;
             return;
         };
-        let (open, hard) = (
-            deficit.remaining(),
-            evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard()),
-        );
-        let runs_out = evaluation.signal_of(threshold_index).is_some_and(|signal| {
-            let eta = evaluation.context.slopes[signal as usize]
-                .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())));
-            eta.is_some_and(|eta| eta.expected < SINGLE)
-        });
-        evaluation.deficits.push(deficit);
-        evaluation.end = match open {
+        let (remaining, hard) = (deficit.remaining(), resolved.threshold.is_hard());
+        let slope = evaluation.context.slopes[resolved.threshold.signal as usize];
+        let runs_out = slope
+            .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())))
+            .is_some_and(|eta| eta.expected < SINGLE);
+        evaluation.end = match remaining {
             ..=0 => EvaluationEnd::ReleaseInProgress,
             _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
             _ if self.in_flight.is_paused() => EvaluationEnd::RateLimited,
             _ => {
-                let ranked = std::mem::take(&mut evaluation.ranked);
-                let mut scratch = std::mem::take(&mut self.joined);
-                let snapshot = Arc::clone(&evaluation.snapshot);
-                let joined = snapshot.joined(&evaluation.pods, &mut scratch);
-                let room = if hard && runs_out { u32::MAX } else { most };
+                let ranked = take(&mut evaluation.ranked);
+                let may_evict = if hard && runs_out { u32::MAX } else { most };
                 let mut selection = Selection {
                     engine: self,
                     at,
                     evaluation,
-                    joined,
                     threshold_index,
                     hard,
-                    remaining: open,
-                    may_evict: room,
+                    remaining,
+                    may_evict,
                     actions,
                 };
                 let end = selection.run(&ranked);
-                self.joined = scratch;
                 evaluation.ranked = ranked;
                 end
             }
@@ -166,7 +164,7 @@ impl Engine {
     }
 
     /// Whether a candidate may go, before it is asked what it frees. None for one that never may.
-    pub(super) fn eligibility(&self, evaluation: &mut Evaluation, place: u32) -> Option<Eligibility> {
+    fn eligibility(&self, evaluation: &mut Evaluation, place: u32) -> Option<Eligibility> {
         let known = evaluation.pods.get(place)?;
         if known.critical {
             evaluation.critical_pods.push(place);
@@ -178,26 +176,33 @@ impl Engine {
     }
 }
 
-/// One walk, for the last deficit of the evaluation.
+/// A candidate whose turn comes after that of others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Postponed {
+    pod: u32,
+    release: ExpectedRelease,
+    /// What was lacking at its turn.
+    remaining: i64,
+}
+
+/// The selection of victims for the last deficit of the evaluation.
 pub(super) struct Selection<'a> {
-    pub(super) engine: &'a mut Engine,
-    pub(super) at: Timestamp,
-    pub(super) evaluation: &'a mut Evaluation,
-    /// The places of the pods' statistics.
-    pub(super) joined: &'a [u32],
-    pub(super) threshold_index: u8,
-    pub(super) hard: bool,
+    engine: &'a mut Engine,
+    at: Timestamp,
+    evaluation: &'a mut Evaluation,
+    threshold_index: u8,
+    hard: bool,
     /// What is still lacking.
-    pub(super) remaining: i64,
-    /// How many more may go.
-    pub(super) may_evict: u32,
-    pub(super) actions: &'a mut Vec<Action>,
+    remaining: i64,
+    /// How many more may be evicted.
+    may_evict: u32,
+    actions: &'a mut Vec<Action>,
 }
 
 impl Selection<'_> {
-    /// Walks, and tells how it ended.
-    pub(super) fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
-        let (mut some_go, mut last) = (false, self.engine.pool.skipped.take());
+    /// Selects the victims; returns how it ended.
+    fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
+        let (mut evicts, mut failed_before) = (false, take(&mut self.engine.spare.failed_before));
         let before = (self.evaluation.critical_pods.len(), self.evaluation.refused_pods.len());
         let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
@@ -206,15 +211,15 @@ impl Selection<'_> {
             }
             let opts_out = class.first().is_some_and(|first| first.order == EvictionOrder::OptedOut);
             if opts_out && !std::mem::replace(&mut opted_out, true) {
-                some_go |= self.evict_failed_before(&mut last);
+                evicts |= self.evict_failed_before(&mut failed_before);
             }
-            some_go |= self.evict_class(class, &mut last);
+            evicts |= self.evict_class(class, &mut failed_before);
         }
-        some_go |= self.evict_failed_before(&mut last);
-        self.engine.pool.skipped.keep(last);
+        evicts |= self.evict_failed_before(&mut failed_before);
+        self.engine.spare.failed_before = failed_before;
         let critical_pods = self.evaluation.critical_pods.len() - before.0;
         let refused = self.evaluation.refused_pods.len() - before.1;
-        match some_go {
+        match evicts {
             true => EvaluationEnd::Evicted,
             false if critical_pods == ranked.len() => EvaluationEnd::OnlyCritical,
             false if critical_pods + refused == ranked.len() => EvaluationEnd::OnlyProtected,
@@ -222,110 +227,101 @@ impl Selection<'_> {
         }
     }
 
-    /// Takes those that did not go lately, as long as it takes any. Whether any goes.
-    fn evict_failed_before(&mut self, last: &mut Vec<SkippedVictim>) -> bool {
-        let mut some_go = false;
-        for mut skipped in last.drain(..) {
+    /// Evicts those whose last eviction failed, as long as something is lacking. Whether any is evicted.
+    fn evict_failed_before(&mut self, failed_before: &mut Vec<Postponed>) -> bool {
+        let mut evicts = false;
+        for postponed in failed_before.drain(..) {
             if self.continues() {
-                some_go |= self.evict(skipped.pod, skipped.release, PdbPolicy::Honored);
+                evicts |= self.evict(postponed.pod, postponed.release, false);
             } else {
-                skipped.why = SkipReason::EvictionFailed;
-                self.skip(skipped);
+                self.skip(postponed, SkipReason::EvictionFailed);
             }
         }
-        some_go
+        evicts
     }
 
-    /// Takes those that free something, then the others, then for a hard threshold those whose
-    /// PodDisruptionBudget has said no. Those that did not go lately are put off to `last`.
-    /// Whether any goes.
-    fn evict_class(&mut self, class: &[Candidate], last: &mut Vec<SkippedVictim>) -> bool {
-        let (mut some_go, mut small) = (false, self.engine.pool.skipped.take());
-        let mut forbidden = self.engine.pool.pods.take();
-        for &Candidate { pod: place, .. } in class {
+    /// Evicts those that free something, then the others, then for a hard threshold those that their
+    /// PodDisruptionBudget has refused. Those whose last eviction failed are added to `failed_before`.
+    /// Whether any is evicted.
+    fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<Postponed>) -> bool {
+        let (mut evicts, mut small) = (false, take(&mut self.engine.spare.small));
+        let mut pdb_refused = take(&mut self.engine.spare.pdb_refused);
+        for &Candidate { pod, .. } in class {
             if !self.continues() {
                 break;
             }
-            let stance = self.engine.eligibility(self.evaluation, place);
-            let Some(stance) = stance.filter(|stance| *stance != Eligibility::Taken) else {
+            let eligibility = self.engine.eligibility(self.evaluation, pod);
+            let Some(eligibility) = eligibility.filter(|it| *it != Eligibility::Taken) else {
                 continue;
             };
-            if self.refused_by_pdb(place).is_some() {
-                forbidden.push(place);
+            if self.refused_by_pdb(pod).is_some() {
+                pdb_refused.push(pod);
                 continue;
             }
-            let release = self.release(place);
-            let why = SkipReason::FreesTooLittle;
-            let skipped = SkippedVictim { pod: place, why, release, remaining: self.remaining };
-            if stance == Eligibility::Last {
-                last.push(skipped);
+            let release = self.release(pod);
+            let postponed = Postponed { pod, release, remaining: self.remaining };
+            if eligibility == Eligibility::Last {
+                failed_before.push(postponed);
             } else if is_negligible(release.amount, self.remaining) {
-                small.push(skipped);
+                small.push(postponed);
             } else {
-                some_go |= self.evict(place, release, PdbPolicy::Honored);
+                evicts |= self.evict(pod, release, false);
             }
         }
-        let has_better = some_go;
-        for skipped in small.drain(..) {
+        let has_better = evicts;
+        for postponed in small.drain(..) {
             if self.continues() {
-                some_go |= self.evict(skipped.pod, skipped.release, PdbPolicy::Honored);
+                evicts |= self.evict(postponed.pod, postponed.release, false);
             } else if has_better {
-                self.skip(skipped);
+                self.skip(postponed, SkipReason::FreesTooLittle);
             }
         }
-        self.engine.pool.skipped.keep(small);
-        for place in forbidden.drain(..) {
-            let ignores = self.hard && self.engine.policy.eviction.hard_ignores_pdb && self.continues();
-            if ignores {
-                some_go |= self.evict(place, self.release(place), PdbPolicy::Ignored);
-            } else if let Some(age) = self.refused_by_pdb(place) {
+        for pod in pdb_refused.drain(..) {
+            if self.hard && self.engine.policy.eviction.hard_ignores_pdb && self.continues() {
+                evicts |= self.evict(pod, self.release(pod), true);
+            } else if let Some(age) = self.refused_by_pdb(pod) {
                 let why = Refusal::DisruptionBudget { age };
-                self.evaluation.refused_pods.push(RefusedPod { pod: place, why });
+                self.evaluation.refused_pods.push(RefusedPod { pod, why });
             }
         }
-        self.engine.pool.pods.keep(forbidden);
-        some_go
+        (self.engine.spare.small, self.engine.spare.pdb_refused) = (small, pdb_refused);
+        evicts
     }
 
-    /// How long ago the pod's PodDisruptionBudget did not let it go, if that still counts.
-    fn refused_by_pdb(&self, place: u32) -> Option<GoDuration> {
-        self.engine.pdb_refusals.refused_for(&self.evaluation.pods.get(place)?.pod.uid)
+    /// How long ago the pod's PodDisruptionBudget refused its eviction, if that still counts.
+    fn refused_by_pdb(&self, pod: u32) -> Option<GoDuration> {
+        self.engine.pdb_refusals.refused_for(&self.evaluation.pods.get(pod)?.pod.uid)
     }
 
     fn continues(&self) -> bool {
         self.remaining > 0 && self.may_evict > 0
     }
 
-    fn release(&self, place: u32) -> ExpectedRelease {
-        let (evaluation, at) = (&*self.evaluation, self.joined.get(place as usize));
-        let stats = at.and_then(|&at| evaluation.snapshot.pod(at));
-        evaluation.signal_of(self.threshold_index).map_or(ExpectedRelease::UNKNOWN, |signal| {
-            ExpectedRelease::of(signal, evaluation.layout, &evaluation.pods, place, stats)
+    fn signal(&self) -> Option<Signal> {
+        self.evaluation.signal_of(self.threshold_index)
+    }
+
+    fn release(&self, pod: u32) -> ExpectedRelease {
+        let evaluation = &*self.evaluation;
+        let known = self.signal().zip(evaluation.pods.get(pod));
+        known.map_or(ExpectedRelease::UNKNOWN, |(signal, known)| {
+            ExpectedRelease::of(signal, evaluation.layout, known, evaluation.snapshot.stats_of(pod))
         })
     }
 
-    /// Lets a pod go, unless another one with its uid does. Whether it goes.
-    fn evict(&mut self, place: u32, release: ExpectedRelease, budget: PdbPolicy) -> bool {
-        let Some(known) = self.evaluation.pods.get(place) else {
+    /// Evicts a pod, unless it is refused or one with its uid is being evicted. Whether it is evicted.
+    fn evict(&mut self, pod: u32, release: ExpectedRelease, ignores_budget: bool) -> bool {
+        let Some(known) = self.evaluation.pods.get(pod) else {
             return false;
         };
-        if let Some(why) = self.refusal(place, known) {
-            self.evaluation.refused_pods.push(RefusedPod { pod: place, why });
+        if let Some(why) = self.refusal(pod, known) {
+            self.evaluation.refused_pods.push(RefusedPod { pod, why });
             return false;
         }
         let grace_period_seconds = self.engine.grace_period(self.evaluation, self.threshold_index, known);
         let cause = Cause::Threshold { threshold: self.threshold_index };
-        let ignores_budget = budget == PdbPolicy::Ignored;
-        let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
-        let stats = self.joined.get(place as usize).and_then(|&at| self.evaluation.snapshot.pod(at));
-        if !self.engine.in_flight.begin(
-            &self.evaluation.pods,
-            self.evaluation.layout,
-            self.evaluation.label_of(eviction.cause),
-            &eviction,
-            self.hard,
-            stats,
-        ) {
+        let eviction = Eviction { pod, grace_period_seconds, cause, ignores_budget };
+        if !self.engine.begin_eviction(self.evaluation, known, &eviction, self.hard) {
             return false;
         }
         self.engine.guard.record_eviction(self.at, known);
@@ -333,34 +329,33 @@ impl Selection<'_> {
         self.remaining = self.remaining.saturating_sub(release.amount);
         self.may_evict -= 1;
         if let Some(deficit) = self.evaluation.deficits.last_mut() {
-            deficit.victims.push(PlannedVictim { pod: place, release });
+            deficit.chosen = deficit.chosen.saturating_add(release.amount);
         }
+        self.note(pod, release, SizedOutcome::Evicted);
         true
     }
 
-    /// Why a pod may not go. Nobody else goes if none does in this evaluation or is terminating.
-    fn refusal(&self, place: u32, known: &KnownPod) -> Option<Refusal> {
-        let signal = self.evaluation.signal_of(self.threshold_index)?;
-        let nobody_else = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
+    /// Why a pod may not be evicted. It is the last resort if no other is evicted or terminating.
+    fn refusal(&self, pod: u32, known: &KnownPod) -> Option<Refusal> {
+        let signal = self.signal()?;
+        let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
-        let ask = EvictionRequest { at: self.at, motive, is_last_resort: nobody_else };
-        let stats = self.joined.get(place as usize).and_then(|&at| self.evaluation.snapshot.pod(at));
-        let candidate = EvictionCandidate { pods: &self.evaluation.pods, pod: place, known, stats };
-        refusal(&self.engine.guard, ask, Some(Measure::of(signal, self.evaluation.layout)), &candidate)
+        let request = EvictionRequest { at: self.at, motive, is_last_resort };
+        self.engine.guard.refusal(request, known).or_else(|| {
+            let stats = self.evaluation.snapshot.stats_of(pod);
+            let measure = Measure::of(signal, self.evaluation.layout);
+            (known.rank.enhanced && measure.frees_nothing(known, stats)).then_some(Refusal::FreesNothing)
+        })
     }
 
-    fn skip(&mut self, skipped: SkippedVictim) {
-        if let Some(deficit) = self.evaluation.deficits.last_mut() {
-            deficit.skipped.push(skipped);
-        }
+    fn skip(&mut self, Postponed { pod, release, remaining }: Postponed, why: SkipReason) {
+        self.note(pod, release, SizedOutcome::Skipped { why, remaining });
     }
-}
 
-/// Whether the pod's PodDisruptionBudget has a say.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PdbPolicy {
-    Honored,
-    Ignored,
+    fn note(&mut self, pod: u32, release: ExpectedRelease, outcome: SizedOutcome) {
+        let deficit = self.evaluation.deficits.len().saturating_sub(1);
+        self.evaluation.sized_pods.push(SizedPod { deficit, pod, release, outcome });
+    }
 }
 
 /// Among whom what a pod frees has a say.

@@ -1,13 +1,13 @@
 //! One evaluation as text.
 
 use crate::disk_layout::GarbageEstimate;
-use crate::eviction::{Basis, EvaluationEnd, SkipReason, SkippedVictim};
+use crate::eviction::{Basis, EvaluationEnd, SkipReason};
 use crate::explain::text::{Style, Tone, count, pod, printable, with_unit};
 use crate::explain::{candidates, signals};
 use crate::pod::PodName;
 use crate::record::{
     CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord, InFlightPhase,
-    InFlightRecord, SizingRecord,
+    InFlightRecord, SizingRecord, SkippedVictim,
 };
 use crate::signal::Resource;
 use crate::units::display_bytes;

@@ -98,7 +98,8 @@ mod tests {
             pod("c", "1Gi"),
         ]);
         let used = [("a", 300), ("b", 500), ("d", 9), ("c", 600)].map(|(uid, mi)| memory_of(uid, mi << 20));
-        let (snapshot, layout) = (snapshot(node(50, 1000, at(0)), &used), DiskLayout::default());
+        let (snapshot, layout) =
+            (snapshot(node(50, 1000, at(0)), &used).indexed(&pods), DiskLayout::default());
         let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
         let ranking = sample.ranking(Signal::MemoryAvailable);
         let text = |place: usize| {

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::{
-    ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, RETRY_AFTER,
+    ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, Label, RETRY_AFTER,
     StartedEviction, TERMINATION_TIMEOUT,
 };
-use crate::disk_layout::DiskLayout;
-use crate::eviction::{Eviction, ExpectedRelease, is_negligible};
-use crate::pods::PodSet;
+use crate::eviction::{ExpectedRelease, is_negligible};
+use crate::pods::{KnownPod, PodSet};
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Signal;
-use crate::snapshot::PodStats;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
@@ -267,20 +265,15 @@ impl InFlightEvictions {
         self.paused_until().is_some()
     }
 
-    /// Remembers that a pod of an evaluation goes, unless it is taken. Whether it goes.
+    /// Remembers that a pod is evicted, unless it is taken. Whether it is evicted.
     pub(crate) fn begin(
         &mut self,
-        pods: &PodSet,
-        layout: DiskLayout,
-        label: &'static str,
-        eviction: &Eviction,
+        pod: &KnownPod,
+        label: Label,
         hard: bool,
-        stats: Option<PodStats<'_>>,
+        grace_period_seconds: i64,
+        expected: [ExpectedRelease; Signal::COUNT],
     ) -> bool {
-        let &Eviction { pod: place, grace_period_seconds, cause: _, ignores_budget: _ } = eviction;
-        let Some(pod) = pods.pods().get(place as usize) else {
-            return false;
-        };
         if self.eligibility(&pod.pod.uid) == Eligibility::Taken {
             return false;
         }
@@ -293,7 +286,7 @@ impl InFlightEvictions {
             decided_at: now,
             since: now,
             grace_period_seconds,
-            expected: ExpectedRelease::of_all(layout, pods, place, stats),
+            expected,
             ended: None,
             decision: None,
             api: None,
@@ -328,19 +321,19 @@ impl InFlightEvictions {
         amounts.fold(0, i64::saturating_add)
     }
 
-    /// Hurries the first that can be and frees more than next to nothing of what is open of a
-    /// signal. Where its pod is, and what it frees.
+    /// Shortens the grace period of the first that can be and frees more than next to nothing of what is lacking of
+    /// a signal. Returns the index of its pod, and what it frees.
     pub(crate) fn shorten_grace(
         &mut self,
         signal: Signal,
         open: i64,
         grace_period_seconds: i64,
         place_of: impl Fn(&str) -> Option<u32>,
-    ) -> Option<(u32, i64)> {
+    ) -> Option<(u32, ExpectedRelease)> {
         let (now, grace) = (self.last.unwrap_or_default(), GoDuration::from_secs(grace_period_seconds));
         self.list.iter_mut().filter(|it| !it.restored).find_map(|it| {
-            let amount = it.release(signal).amount;
-            if is_negligible(amount, open) || !it.can_shorten(now, grace) {
+            let release = it.release(signal);
+            if is_negligible(release.amount, open) || !it.can_shorten(now, grace) {
                 return None;
             }
             let place = place_of(&it.pod.uid)?;
@@ -348,7 +341,7 @@ impl InFlightEvictions {
             it.signal = signal.name();
             it.grace_period_seconds = grace_period_seconds;
             it.since = now;
-            Some((place, amount))
+            Some((place, release))
         })
     }
 

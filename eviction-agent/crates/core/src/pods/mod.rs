@@ -18,7 +18,6 @@ pub use protection::{
     is_used_annotation, mirrored_uid,
 };
 pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
-pub(crate) use storage_limits::LeastLimits;
 pub use storage_limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
 
 use crate::pod::{Pod, PodName};
@@ -128,29 +127,19 @@ type PlacesByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<D
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     pods: Vec<Arc<KnownPod>>,
-    facts: Vec<RankFacts>,
     uid_order: Vec<u32>,
-    limited: Vec<(u32, LeastLimits)>,
+    limited: Vec<u32>,
     by_uid: PlacesByUid,
     repeated: Vec<(u32, u32)>,
-    volumes: LocalVolumes,
-}
-
-/// The names of all local volumes in one text, so that reading them is reading on.
-#[derive(Clone, Debug, Default)]
-struct LocalVolumes {
-    text: String,
-    ends: Vec<usize>,
-    of_pod: Vec<(usize, usize)>,
 }
 
 impl PodSet {
     /// Takes the pods in the given order. A uid may occur twice; both share its statistics.
     pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
-        let mut set = Self { facts: pods.iter().map(|known| known.rank).collect(), pods, ..Self::default() };
+        let mut set = Self { pods, ..Self::default() };
         for (place, known) in (0..).zip(&set.pods) {
             if !known.limits.is_empty() {
-                set.limited.push((place, LeastLimits::of(&known.limits)));
+                set.limited.push(place);
             }
             match set.by_uid.get(&known.pod.uid) {
                 Some(&first) => set.repeated.push((place, first)),
@@ -158,7 +147,6 @@ impl PodSet {
                     set.by_uid.insert(known.pod.uid.clone(), place);
                 }
             }
-            set.volumes.push(&known.pod);
         }
         set.uid_order = set.order_by_uid();
         set
@@ -191,29 +179,19 @@ impl PodSet {
         self.by_uid.get(uid).copied()
     }
 
-    /// The facts for ranking, by place.
-    pub fn facts(&self) -> &[RankFacts] {
-        &self.facts
-    }
-
     /// By place, where the pod stands when all are sorted by uid, then place.
     pub fn uid_order(&self) -> &[u32] {
         &self.uid_order
     }
 
-    /// The pods with limits of their local storage, in order.
-    pub(crate) fn limited(&self) -> impl ExactSizeIterator<Item = &(u32, LeastLimits)> {
-        self.limited.iter().inspect(|_| step())
+    /// The indices of the pods with limits of their local storage, in order.
+    pub(crate) fn limited(&self) -> &[u32] {
+        &self.limited
     }
 
     /// Places whose uid occurs earlier, with its first place.
     pub(crate) fn repeated(&self) -> &[(u32, u32)] {
         &self.repeated
-    }
-
-    /// The names of the local volumes of the pod at a place: `helpers.go: localVolumeNames`.
-    pub fn local_volumes(&self, place: u32) -> impl Iterator<Item = &str> {
-        self.volumes.names(place as usize)
     }
 
     fn order_by_uid(&self) -> Vec<u32> {
@@ -225,24 +203,5 @@ impl PodSet {
             order[place] = rank;
         }
         order
-    }
-}
-
-impl LocalVolumes {
-    fn push(&mut self, pod: &Pod) {
-        let start = self.ends.len();
-        for volume in pod.volumes.iter().filter(|volume| volume.is_local()) {
-            self.text.push_str(&volume.name);
-            self.ends.push(self.text.len());
-        }
-        self.of_pod.push((start, self.ends.len()));
-    }
-
-    fn names(&self, place: usize) -> impl Iterator<Item = &str> {
-        let (start, end) = self.of_pod.get(place).copied().unwrap_or_default();
-        (start..end).map(|name| {
-            let from = name.checked_sub(1).map_or(0, |before| self.ends[before]);
-            &self.text[from..self.ends[name]]
-        })
     }
 }

@@ -3,15 +3,15 @@
 use crate::pod::Pod;
 use crate::pods::requests::pod_limit;
 use crate::signal::Resource;
-use crate::units::Nanos;
+use crate::units::{Nanos, Quantity};
 
-/// The limits of a pod's local storage.
+/// The limits of a pod's local storage, in bytes; a part of a byte, which nothing can use, is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLimits {
     /// Of its emptyDir volumes with a limit above zero, in the order of the specification.
     pub empty_dirs: Vec<EmptyDirLimit>,
     /// Of all containers together, if any of them has one.
-    pub pod: Option<Nanos>,
+    pub pod: Option<i128>,
     /// Of its main containers, other than zero.
     pub containers: Vec<ContainerLimit>,
 }
@@ -24,7 +24,7 @@ pub struct EmptyDirLimit {
     /// Its name.
     pub name: Box<str>,
     /// `sizeLimit`.
-    pub limit: Nanos,
+    pub limit: i128,
 }
 
 /// The limit of a container.
@@ -35,7 +35,7 @@ pub struct ContainerLimit {
     /// Its name, which no other limit here has.
     pub name: Box<str>,
     /// `limits["ephemeral-storage"]`.
-    pub limit: Nanos,
+    pub limit: i128,
 }
 
 impl LocalLimits {
@@ -43,7 +43,7 @@ impl LocalLimits {
     pub fn of(pod: &Pod) -> Self {
         Self {
             empty_dirs: empty_dirs(pod),
-            pod: pod_limit(pod, Resource::EphemeralStorage.name()).map(|limit| Nanos::from_quantity(&limit)),
+            pod: pod_limit(pod, Resource::EphemeralStorage.name()).map(|limit| bytes(&limit)),
             containers: containers(pod),
         }
     }
@@ -58,11 +58,7 @@ impl LocalLimits {
 fn empty_dirs(pod: &Pod) -> Vec<EmptyDirLimit> {
     let limit = |(volume, spec): (usize, &crate::pod::Volume)| {
         let limit = spec.empty_dir.as_ref()?.size_limit.as_ref()?;
-        (limit.signum() > 0).then(|| EmptyDirLimit {
-            volume,
-            name: spec.name.clone(),
-            limit: Nanos::from_quantity(limit),
-        })
+        (limit.signum() > 0).then(|| EmptyDirLimit { volume, name: spec.name.clone(), limit: bytes(limit) })
     };
     pod.volumes.iter().enumerate().filter_map(limit).collect()
 }
@@ -79,33 +75,11 @@ fn containers(pod: &Pod) -> Vec<ContainerLimit> {
             continue;
         }
         limits.retain(|other| other.name != container.name);
-        limits.push(ContainerLimit {
-            container: place,
-            name: container.name.clone(),
-            limit: Nanos::from_quantity(limit),
-        });
+        limits.push(ContainerLimit { container: place, name: container.name.clone(), limit: bytes(limit) });
     }
     limits
 }
 
-/// The least limit of each kind that a pod has, as the first whole number of bytes above it.
-/// What does not reach it exceeds no limit of that kind, whatever its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeastLimits {
-    /// Of its emptyDir volumes.
-    pub(crate) empty_dir: Option<i64>,
-    /// Of all containers together.
-    pub(crate) pod: Option<i64>,
-    /// Of its containers.
-    pub(crate) container: Option<i64>,
-}
-
-impl LeastLimits {
-    pub(super) fn of(LocalLimits { empty_dirs, pod, containers }: &LocalLimits) -> Self {
-        Self {
-            empty_dir: empty_dirs.iter().map(|dir| dir.limit.next_unit()).min(),
-            pod: pod.map(Nanos::next_unit),
-            container: containers.iter().map(|container| container.limit.next_unit()).min(),
-        }
-    }
+fn bytes(limit: &Quantity) -> i128 {
+    Nanos::from_quantity(limit).get().div_euclid(Nanos::from_units(1).get())
 }

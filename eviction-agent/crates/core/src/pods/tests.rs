@@ -2,7 +2,6 @@ use super::{KnownPod, LocalLimits, from_api, is_best_effort, is_critical, pod_li
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::policy::Gates;
-use crate::units::Nanos;
 
 const GATE_OFF: Gates = Gates { pod_level_resources: false, separate_disk_gc: true };
 
@@ -118,32 +117,26 @@ fn local_limits_are_those_that_can_be_exceeded() {
     let limited = |name, text| container(name, limits(&[("ephemeral-storage", text)]));
     let pod = Pod {
         volumes: vec![dir("none", "0"), dir("negative", "-1"), dir("some", "10")],
-        containers: vec![limited("a", "1"), limited("a", "2"), limited("zero", "0")],
+        containers: vec![limited("a", "1"), limited("a", "2500m"), limited("zero", "0")],
         ..Pod::default()
     };
     let limits = LocalLimits::of(&pod);
     let dirs: Vec<_> = limits.empty_dirs.iter().map(|dir| (dir.volume, &*dir.name)).collect();
     assert_eq!(dirs, [(2, "some")]);
-    assert_eq!(limits.pod, Some(Nanos::from_units(3)));
+    assert_eq!(limits.pod, Some(3));
     let containers: Vec<_> = limits.containers.iter().map(|c| (c.container, c.limit)).collect();
-    assert_eq!(containers, [(1, Nanos::from_units(2))], "the last of a name");
+    assert_eq!(containers, [(1, 2)], "the last of a name");
     assert!(!limits.is_empty());
     assert!(KnownPod::new(Pod::default(), &crate::fixture::policy(Vec::new())).limits.is_empty());
 }
 
 #[test]
-fn a_set_knows_its_pods_by_uid_and_their_local_volumes() {
-    let volume = |name: &str, host_path| Volume { name: name.into(), host_path, ..Volume::default() };
-    let mut first = pod("b", "1");
-    first.volumes = vec![volume("", true), volume("remote", false), volume("data", true)];
-    let set = set(vec![first, pod("a", "1"), pod("b", "2")]);
+fn a_set_knows_its_pods_by_uid() {
+    let set = set(vec![pod("b", "1"), pod("a", "1"), pod("b", "2")]);
     assert_eq!(set.index_of("b"), Some(0));
     assert_eq!(set.index_of("c"), None);
     assert_eq!(set.repeated(), [(2, 0)]);
     assert_eq!(set.uid_order(), [1, 0, 2]);
-    assert_eq!(set.local_volumes(0).collect::<Vec<_>>(), ["", "data"]);
-    assert_eq!(set.local_volumes(1).count(), 0);
-    assert_eq!(set.local_volumes(99).count(), 0);
 }
 
 #[test]

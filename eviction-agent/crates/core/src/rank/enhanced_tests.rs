@@ -24,7 +24,7 @@ use crate::signal::Signal::{
 };
 use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues};
 
-use super::{Candidate, Measure, compare};
+use super::{Candidate, Measure, exact_excess};
 
 fn enhanced(signal: Signal) -> Policy {
     let rules = Rules::enhanced(&Preferences { rate_limits: Vec::new(), ..Preferences::default() });
@@ -261,15 +261,14 @@ proptest! {
         sample in any_snapshot(),
     ) {
         let pods = set_by(&enhanced(MemoryAvailable), pods);
-        let mut scratch = Vec::new();
-        let joined = sample.joined(&pods, &mut scratch);
-        let mut ranked = Vec::new();
-        super::rank(measure, &pods, &sample, joined, &mut ranked);
+        let (sample, mut ranked) = (sample.indexed(&pods), Vec::new());
+        super::rank(measure, &pods, &sample, &mut ranked);
         prop_assert_eq!(ranked.len(), pods.len());
         for (i, a) in ranked.iter().enumerate() {
             for b in &ranked[i + 1..] {
-                prop_assert_eq!(compare(measure, &pods, &sample, joined, a, b), Ordering::Less);
-                prop_assert_eq!(compare(measure, &pods, &sample, joined, b, a), Ordering::Greater);
+                let exact = exact_excess(measure, &pods, &sample);
+                prop_assert_eq!(a.compare(b, &exact), Ordering::Less);
+                prop_assert_eq!(b.compare(a, &exact), Ordering::Greater);
                 let unknown = |one: &Candidate| one.class == super::OverRequestClass::Unknown;
                 let alike = (a.order, a.priority) == (b.order, b.priority);
                 prop_assert!(!(alike && unknown(a) && !unknown(b)), "unknown before known");

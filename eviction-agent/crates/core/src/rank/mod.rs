@@ -16,13 +16,11 @@ use std::sync::Arc;
 use serde::Serialize;
 pub(crate) use usage::Measure;
 
-use super::disk_layout::DiskLayout;
-use super::pods::{PodSet, RankFacts};
-use super::signal::Signal;
-use super::snapshot::{NO_STATS, PodStats, Snapshot};
+use super::pods::{KnownPod, PodSet, RankFacts};
+use super::snapshot::Snapshot;
 use super::work::step;
 use crate::pods::EvictionOrder;
-use crate::units::Nanos;
+use crate::units::{Nanos, Quantity};
 
 /// A pod with the key it is ranked by. The least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,92 +73,45 @@ impl OverRequestClass {
 }
 
 impl Candidate {
-    /// The fields in their order; all before the excess are one number, which is quicker to
-    /// compare: turn, class, priority, whether nothing is known, whether it is bare, hint.
+    /// What is compared, in this order.
     #[inline]
-    pub(crate) fn key(&self) -> (u64, Reverse<Nanos>, u32) {
+    pub(crate) fn key(&self) -> (impl Ord + use<>, Reverse<Nanos>, u32) {
         step();
-        // The sign bit turned, so that signed numbers keep their order.
-        let priority = u64::from(self.priority.cast_unsigned() ^ (1 << 31));
-        let hint = u64::from(self.hint.cast_unsigned() ^ (1 << 7));
-        let unknown = u64::from(self.class == OverRequestClass::Unknown);
-        let head = (self.order as u64) << 44
-            | self.class.class() << 42
-            | priority << 10
-            | unknown << 9
-            | u64::from(self.without_controller) << 8
-            | hint;
-        (head, Reverse(self.excess), self.uid_rank)
+        let Self { pod: _, order, class, priority, without_controller, hint, excess, uid_rank } = *self;
+        let is_unknown = class == OverRequestClass::Unknown;
+        let before_excess = (order, class.class(), priority, is_unknown, without_controller, hint);
+        (before_excess, Reverse(excess), uid_rank)
+    }
+
+    /// The order of eviction. Where both excesses are beyond what [`Nanos`] can hold, `exact` works them out.
+    fn compare(&self, other: &Self, exact: impl Fn(&Self) -> Quantity) -> Ordering {
+        let ((a, a_excess, a_uid), (b, b_excess, b_uid)) = (self.key(), other.key());
+        let by_exact_excess = || match self.excess == other.excess && self.excess.is_saturated() {
+            true => exact(other).cmp(&exact(self)),
+            false => Ordering::Equal,
+        };
+        a.cmp(&b).then(a_excess.cmp(&b_excess)).then_with(by_exact_excess).then(a_uid.cmp(&b_uid))
     }
 }
 
-/// Writes all pods to `ranked`, the first to go first. `joined` are the places of their statistics.
+/// Writes all pods to `ranked`, the first to go first. The snapshot is indexed for these pods.
 /// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
-pub(crate) fn rank(
-    measure: Measure,
-    pods: &PodSet,
-    snapshot: &Snapshot,
-    joined: &[u32],
-    ranked: &mut Vec<Candidate>,
-) {
-    let candidate = |place: u32, facts: &RankFacts, stats: Option<PodStats<'_>>| {
-        let (standing, excess) = measure.key(pods, place, facts, stats);
-        Candidate {
-            pod: place,
-            order: facts.order,
-            class: standing,
-            priority: facts.priority,
-            without_controller: facts.without_controller,
-            hint: facts.hint,
-            excess,
-            uid_rank: pods.uid_order().get(place as usize).copied().unwrap_or(place),
-        }
+pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
+    let candidate = |((place, known), &uid_rank): ((u32, &Arc<KnownPod>), &u32)| {
+        let RankFacts { order, priority, without_controller, hint, .. } = known.rank;
+        let (class, excess) = measure.key(known, snapshot.stats_of(place));
+        Candidate { pod: place, order, class, priority, without_controller, hint, excess, uid_rank }
     };
     ranked.clear();
-    ranked.extend((0..).zip(pods.facts()).zip(joined).map(|((place, facts), &at)| {
-        let stats = if at == NO_STATS { None } else { snapshot.pod(at) };
-        candidate(place, facts, stats)
-    }));
-    if ranked.iter().any(|candidate| candidate.excess.is_saturated()) {
-        ranked.sort_unstable_by(|a, b| compare(measure, pods, snapshot, joined, a, b));
-    } else {
-        ranked.sort_unstable_by_key(Candidate::key);
+    ranked.extend((0..).zip(pods.pods()).zip(pods.uid_order()).map(candidate));
+    let exact = exact_excess(measure, pods, snapshot);
+    ranked.sort_unstable_by(|a, b| a.compare(b, &exact));
+}
+
+/// The excess of a candidate, however large.
+fn exact_excess(measure: Measure, pods: &PodSet, snapshot: &Snapshot) -> impl Fn(&Candidate) -> Quantity {
+    move |candidate| {
+        let known = pods.get(candidate.pod);
+        known.map_or(Quantity::ZERO, |known| measure.exact_excess(known, snapshot.stats_of(candidate.pod)))
     }
-}
-
-/// The same for a threshold of this signal, whoever asks. `scratch` is room for the places of statistics.
-pub(crate) fn rank_for(
-    signal: Signal,
-    layout: DiskLayout,
-    pods: &Arc<PodSet>,
-    snapshot: &Snapshot,
-    scratch: &mut Vec<u32>,
-    ranked: &mut Vec<Candidate>,
-) {
-    rank(Measure::of(signal, layout), pods, snapshot, snapshot.joined(pods, scratch), ranked);
-}
-
-/// The order of candidates, which is that of their keys. Where an excess is beyond what a key
-/// can hold, it is worked out to the last digit.
-fn compare(
-    measure: Measure,
-    pods: &PodSet,
-    snapshot: &Snapshot,
-    joined: &[u32],
-    a: &Candidate,
-    b: &Candidate,
-) -> Ordering {
-    let excess = || {
-        if a.excess == b.excess && a.excess.is_saturated() {
-            let exact = |one: &Candidate| {
-                let at = joined.get(one.pod as usize);
-                measure.exact_excess(pods, one.pod, at.and_then(|&at| snapshot.pod(at)))
-            };
-            return exact(b).cmp(&exact(a));
-        }
-        b.excess.cmp(&a.excess)
-    };
-    let (a_head, _, a_tie) = a.key();
-    let (b_head, _, b_tie) = b.key();
-    a_head.cmp(&b_head).then_with(excess).then(a_tie.cmp(&b_tie))
 }

@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use proptest::prelude::*;
 
-use super::{Candidate, Measure, OverRequestClass, rank};
+use super::{Candidate, Measure, OverRequestClass, exact_excess, rank};
 use crate::disk_layout::DiskLayout;
 use crate::fixture::arbitrary::{pods as any_pods, snapshot as any_snapshot};
 use crate::fixture::{memory_of, pod, set, snapshot};
@@ -13,12 +13,10 @@ use crate::snapshot::NodeStats;
 fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
     let pods = set(pods);
     let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
-    let sample = snapshot(NodeStats::default(), &usage);
-    let mut scratch = Vec::new();
-    let joined = sample.joined(&pods, &mut scratch);
+    let sample = snapshot(NodeStats::default(), &usage).indexed(&pods);
     let uid = |candidate: &Candidate| pods.get(candidate.pod).unwrap().pod.uid.to_string();
     let mut ranked = Vec::new();
-    rank(measure, &pods, &sample, joined, &mut ranked);
+    rank(measure, &pods, &sample, &mut ranked);
     ranked.iter().map(uid).collect()
 }
 
@@ -74,17 +72,14 @@ proptest! {
         pods in any_pods(),
         sample in any_snapshot(),
     ) {
-        let mut scratch = Vec::new();
-        let joined = sample.joined(&pods, &mut scratch);
-        let mut ranked = Vec::new();
-        rank(measure, &pods, &sample, joined, &mut ranked);
+        let (sample, mut ranked) = (sample.indexed(&pods), Vec::new());
+        rank(measure, &pods, &sample, &mut ranked);
         prop_assert_eq!(ranked.len(), pods.len());
         for (i, a) in ranked.iter().enumerate() {
             for b in &ranked[i + 1..] {
-                let order = super::compare(measure, &pods, &sample, joined, a, b);
-                prop_assert_eq!(order, Ordering::Less);
-                let back = super::compare(measure, &pods, &sample, joined, b, a);
-                prop_assert_eq!(back, Ordering::Greater);
+                let exact = exact_excess(measure, &pods, &sample);
+                prop_assert_eq!(a.compare(b, &exact), Ordering::Less);
+                prop_assert_eq!(b.compare(a, &exact), Ordering::Greater);
             }
         }
     }

@@ -3,9 +3,9 @@
 use super::OverRequestClass;
 use crate::disk_layout::{DiskLayout, Parts};
 use crate::pod::Volume;
-use crate::pods::{KnownPod, PodSet, RankFacts};
+use crate::pods::{KnownPod, RankFacts};
 use crate::signal::{Resource, Signal};
-use crate::snapshot::{ContainerStatValues, PodStats, VolumeStatValues};
+use crate::snapshot::{ContainerStats, PodStats, VolumeStatValues};
 use crate::units::{Nanos, Quantity};
 
 /// What is measured to rank pods.
@@ -33,14 +33,8 @@ impl Measure {
     }
 
     /// First and third criterion.
-    pub(super) fn key(
-        self,
-        pods: &PodSet,
-        place: u32,
-        facts: &RankFacts,
-        stats: Option<PodStats<'_>>,
-    ) -> (OverRequestClass, Nanos) {
-        self.key_at(facts, self.known_usage(pods, place, facts, stats))
+    pub(super) fn key(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> (OverRequestClass, Nanos) {
+        self.key_at(&known.rank, self.known_usage(known, stats))
     }
 
     /// The same for a usage, whoever has it.
@@ -78,11 +72,8 @@ impl Measure {
     }
 
     /// The third criterion for requests beyond what [`Nanos`] tells apart.
-    pub(super) fn exact_excess(self, pods: &PodSet, place: u32, stats: Option<PodStats<'_>>) -> Quantity {
-        let Some(known) = pods.get(place) else {
-            return Quantity::ZERO;
-        };
-        let used = self.known_usage(pods, place, &known.rank, stats).unwrap_or(0).to_string();
+    pub(super) fn exact_excess(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Quantity {
+        let used = self.known_usage(known, stats).unwrap_or(0).to_string();
         let mut excess = Quantity::parse(&used).unwrap_or_default();
         excess.sub(&self.request(known).unwrap_or_default());
         excess
@@ -101,74 +92,76 @@ impl Measure {
 
     /// What a pod uses, as far as anybody knows: nothing without statistics, and where unknown
     /// is unknown, nothing if none of the values that count is there.
-    pub(crate) fn known_usage(
-        self,
-        pods: &PodSet,
-        place: u32,
-        facts: &RankFacts,
-        stats: Option<PodStats<'_>>,
-    ) -> Option<i128> {
+    pub(crate) fn known_usage(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Option<i128> {
         let stats = stats?;
-        if !facts.enhanced {
-            return Some(self.usage(pods, place, stats));
+        if !known.rank.enhanced {
+            return Some(self.usage(known, stats));
         }
         match self {
             Self::Memory => plausible(stats.values().memory_working_set),
             Self::Processes => plausible(stats.values().process_count),
             Self::Bytes(parts) | Self::Inodes(parts) => {
-                let tally = self.sum(parts, pods, place, stats);
-                (tally.seen > 0 || parts == Parts::default()).then_some(tally.known)
+                let sum = self.sum(parts, known, stats);
+                (sum.seen > 0 || parts == Parts::default()).then_some(sum.known)
             }
         }
     }
 
     /// Whether it is certain that the removal of a pod frees nothing on the file system that is
     /// short: none of its parts lie there, or all of them are known and empty.
-    pub(crate) fn frees_nothing(self, pods: &PodSet, place: u32, stats: Option<PodStats<'_>>) -> bool {
+    pub(crate) fn frees_nothing(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> bool {
         let (Self::Bytes(parts) | Self::Inodes(parts)) = self else {
             return false;
         };
         let empty = |stats: PodStats<'_>| {
-            let UsageSum { used, known: _, seen, absent } = self.sum(parts, pods, place, stats);
+            let UsageSum { used, known: _, seen, absent } = self.sum(parts, known, stats);
             let measured = |name: &str| stats.volumes().any(|volume| volume.name() == name);
             let on_disk =
                 |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
-            let all_measured = || {
-                let volumes = pods.get(place).map_or(&[][..], |known| &known.pod.volumes);
-                volumes.iter().filter(|volume| on_disk(volume)).all(|volume| measured(&volume.name))
-            };
+            let mut volumes = known.pod.volumes.iter().filter(|volume| on_disk(volume));
+            let mut all_measured = || volumes.all(|volume| measured(&volume.name));
             used == 0 && seen > 0 && absent == 0 && (!parts.volumes || all_measured())
         };
         parts == Parts::default() || stats.is_some_and(empty)
     }
 
     /// In bytes, inodes or processes; absent values are 0.
-    pub(crate) fn usage(self, pods: &PodSet, place: u32, stats: PodStats<'_>) -> i128 {
+    pub(crate) fn usage(self, known: &KnownPod, stats: PodStats<'_>) -> i128 {
         match self {
             Self::Memory => signed(stats.values().memory_working_set),
             Self::Processes => signed(stats.values().process_count),
-            Self::Bytes(parts) | Self::Inodes(parts) => self.sum(parts, pods, place, stats).used,
+            Self::Bytes(parts) | Self::Inodes(parts) => self.sum(parts, known, stats).used,
         }
     }
 
-    fn sum(self, parts: Parts, pods: &PodSet, place: u32, stats: PodStats<'_>) -> UsageSum {
-        let volumes = pods.local_volumes(place);
-        match self {
-            Self::Inodes(_) => disk_usage(
-                parts,
-                volumes,
-                stats,
-                |values| (values.rootfs_inodes, values.logs_inodes),
-                |values| values.inodes,
-            ),
-            Self::Bytes(_) | Self::Memory | Self::Processes => disk_usage(
-                parts,
-                volumes,
-                stats,
-                |values| (values.rootfs_used, values.logs_used),
-                |values| values.used,
-            ),
+    /// `helpers.go: podDiskUsage`: parts of every container in the statistics, and for each local
+    /// volume of the specification the first statistics of its name.
+    fn sum(self, parts: Parts, known: &KnownPod, stats: PodStats<'_>) -> UsageSum {
+        let inodes = matches!(self, Self::Inodes(_));
+        let mut sum = UsageSum::default();
+        if parts.rootfs || parts.logs {
+            for values in stats.containers().map(ContainerStats::values) {
+                let (rootfs, logs) = match inodes {
+                    true => (values.rootfs_inodes, values.logs_inodes),
+                    false => (values.rootfs_used, values.logs_used),
+                };
+                if parts.rootfs {
+                    sum.add(rootfs);
+                }
+                if parts.logs {
+                    sum.add(logs);
+                }
+            }
         }
+        if parts.volumes {
+            for local in known.pod.volumes.iter().filter(|volume| volume.is_local()) {
+                if let Some(volume) = stats.volumes().find(|volume| volume.name() == &*local.name) {
+                    let VolumeStatValues { used, inodes: in_use } = volume.values();
+                    sum.add(if inodes { in_use } else { used });
+                }
+            }
+        }
+        sum
     }
 }
 
@@ -195,37 +188,6 @@ impl UsageSum {
             None => self.absent += 1,
         }
     }
-}
-
-/// `helpers.go: podDiskUsage`: parts of every container in the statistics, and for each local
-/// volume of the specification the first statistics of its name.
-fn disk_usage<'a>(
-    parts: Parts,
-    local_volumes: impl Iterator<Item = &'a str>,
-    stats: PodStats<'_>,
-    of_container: impl Fn(ContainerStatValues) -> (Option<u64>, Option<u64>),
-    of_volume: impl Fn(VolumeStatValues) -> Option<u64>,
-) -> UsageSum {
-    let mut tally = UsageSum::default();
-    if parts.rootfs || parts.logs {
-        for container in stats.containers() {
-            let (rootfs, logs) = of_container(container.values());
-            if parts.rootfs {
-                tally.add(rootfs);
-            }
-            if parts.logs {
-                tally.add(logs);
-            }
-        }
-    }
-    if parts.volumes {
-        for name in local_volumes {
-            if let Some(volume) = stats.volumes().find(|volume| volume.name() == name) {
-                tally.add(of_volume(volume.values()));
-            }
-        }
-    }
-    tally
 }
 
 /// A value beyond 2^63 − 1 is none.

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::decision::{Action, Decision, Evaluation};
-use crate::eviction::Cause;
+use crate::eviction::{Cause, SizedOutcome};
 use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
 use crate::pods::{EvictionOrder, IgnoredAnnotation, KnownPod, PodProtection};
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
 use crate::record::margin::{Choice, MarginRecord, NearestRecord};
-use crate::snapshot::NO_STATS;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
@@ -97,8 +96,6 @@ impl CandidateRecord {
             return Vec::new();
         };
         let measure = Measure::of(signal, evaluation.layout);
-        let mut scratch = Vec::new();
-        let joined = evaluation.snapshot.joined(&evaluation.pods, &mut scratch);
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
         let critical_pods: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
         let remembered = |uid: &str| evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid);
@@ -108,24 +105,21 @@ impl CandidateRecord {
         };
         let goes = |place| going.contains(&place);
         let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.pod).collect();
-        let sized = || {
-            evaluation.deficits.iter().filter(|deficit| Some(deficit.threshold_index) == evaluation.driving)
+        let sized = |is_it: fn(&SizedOutcome) -> bool| -> BTreeSet<u32> {
+            let sized = evaluation.sized_for_driving().filter(|sized| is_it(&sized.outcome));
+            sized.map(|sized| sized.pod).collect()
         };
-        let shortened: BTreeSet<u32> =
-            sized().flat_map(|deficit| deficit.shortened.iter().copied()).collect();
-        let skipped: BTreeSet<u32> =
-            sized().flat_map(|deficit| deficit.skipped.iter().map(|one| one.pod)).collect();
+        let shortened = sized(|outcome| *outcome == SizedOutcome::GraceShortened);
+        let skipped = sized(|outcome| matches!(outcome, SizedOutcome::Skipped { .. }));
         let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
             evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid && what(in_flight))
         };
         let may_go = |place| !barred(place) && !refused.contains(&place);
-        let choice = Choice::new(evaluation, measure, joined, goes, |place| !may_go(place));
+        let choice = Choice::new(evaluation, measure, goes, |place| !may_go(place));
         let record = |(rank, candidate): (usize, &Candidate)| {
             let place = candidate.pod;
             let known = evaluation.pods.get(place)?;
-            let at = joined.get(place as usize).copied();
-            let stats = at.filter(|&at| at != NO_STATS).and_then(|at| evaluation.snapshot.pod(at));
-            let usage = measure.known_usage(&evaluation.pods, place, &known.rank, stats);
+            let usage = measure.known_usage(known, evaluation.snapshot.stats_of(place));
             let fate = match () {
                 () if goes(place) => CandidateOutcome::Evicted,
                 () if critical_pods.contains(&place) => CandidateOutcome::Critical,
@@ -166,8 +160,10 @@ fn skipped_reason(
     let refused =
         || Some(evaluation.refused_pods.iter().find(|refused| refused.pod == place)?.why.to_string());
     let small = || {
-        let mut all = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
-        Some(all.find(|one| one.pod == place)?.why.to_string())
+        evaluation.sized_pods.iter().find_map(|sized| match sized.outcome {
+            SizedOutcome::Skipped { why, .. } if sized.pod == place => Some(why.to_string()),
+            _ => None,
+        })
     };
     match fate {
         CandidateOutcome::Evicted => None,

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::decision::Evaluation;
-use crate::eviction::{Deficit, EvaluationEnd, Eviction, ExpectedRelease, PlannedVictim, SkippedVictim};
+use crate::eviction::{
+    Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
+};
 use crate::in_flight::{Ended, Failure, InFlightEviction};
 use crate::message;
 use crate::message::EvictionText;
@@ -181,7 +183,7 @@ pub struct SizingRecord {
     pub end: EvaluationEnd,
     /// Those who go, and what each will free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub victims: Vec<PlannedVictim<PodName>>,
+    pub victims: Vec<PlannedVictim>,
     /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "hurried")]
@@ -189,24 +191,56 @@ pub struct SizingRecord {
     /// Those who would have gone before others, and why they did not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "passed_over")]
-    pub skipped: Vec<SkippedVictim<PodName>>,
+    pub skipped: Vec<SkippedVictim>,
+}
+
+/// A pod that is evicted for a deficit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedVictim {
+    /// The pod.
+    pub pod: PodName,
+    /// What it is expected to free.
+    #[serde(flatten)]
+    pub release: ExpectedRelease,
+}
+
+/// A pod that was skipped for one that ranks behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedVictim {
+    /// The pod.
+    pub pod: PodName,
+    /// Why.
+    pub why: SkipReason,
+    /// What it would free.
+    #[serde(flatten)]
+    pub release: ExpectedRelease,
+    /// What was lacking at its turn.
+    #[serde(rename = "open")]
+    pub remaining: i64,
 }
 
 impl SizingRecord {
     pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        evaluation.deficits.iter().filter_map(|deficit| Self::of(evaluation, deficit)).collect()
+        let deficits = evaluation.deficits.iter().enumerate();
+        deficits.filter_map(|(index, deficit)| Self::of(evaluation, index, deficit)).collect()
     }
 
-    fn of(evaluation: &Evaluation, deficit: &Deficit) -> Option<Self> {
+    fn of(evaluation: &Evaluation, index: usize, deficit: &Deficit) -> Option<Self> {
         let threshold = &evaluation.threshold(deficit.threshold_index)?.threshold;
-        let name = |place: u32| Some(PodName::of(&evaluation.pods.get(place)?.pod));
-        let victims = deficit
-            .victims
-            .iter()
-            .filter_map(|&PlannedVictim { pod, release }| Some(PlannedVictim { pod: name(pod)?, release }));
-        let skipped = deficit.skipped.iter().filter_map(|&SkippedVictim { pod, why, release, remaining }| {
-            Some(SkippedVictim { pod: name(pod)?, why, release, remaining })
-        });
+        let (mut victims, mut shortened, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        for &SizedPod { pod, release, outcome, .. } in
+            evaluation.sized_pods.iter().filter(|sized| sized.deficit == index)
+        {
+            let Some(known) = evaluation.pods.get(pod) else { continue };
+            let pod = PodName::of(&known.pod);
+            match outcome {
+                SizedOutcome::Evicted => victims.push(PlannedVictim { pod, release }),
+                SizedOutcome::GraceShortened => shortened.push(pod),
+                SizedOutcome::Skipped { why, remaining } => {
+                    skipped.push(SkippedVictim { pod, why, release, remaining });
+                }
+            }
+        }
         Some(Self {
             signal: threshold.signal,
             hard: threshold.is_hard(),
@@ -216,12 +250,12 @@ impl SizingRecord {
             available: deficit.available,
             lacking: deficit.lacking(),
             in_flight: deficit.in_flight,
-            chosen: deficit.chosen(),
+            chosen: deficit.chosen,
             remaining: deficit.remaining(),
             end: deficit.end,
-            victims: victims.collect(),
-            shortened: deficit.shortened.iter().filter_map(|&place| name(place)).collect(),
-            skipped: skipped.collect(),
+            victims,
+            shortened,
+            skipped,
         })
     }
 }

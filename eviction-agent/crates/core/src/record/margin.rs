@@ -6,10 +6,10 @@ mod tests;
 use serde::Serialize;
 
 use crate::decision::Evaluation;
+use crate::eviction::SizedOutcome;
 use crate::pod::PodName;
 use crate::pods::RankFacts;
 use crate::rank::{Candidate, Measure};
-use crate::snapshot::NO_STATS;
 use crate::units::Nanos;
 
 /// By how much a candidate missed the other side of the choice: for one that goes, what would
@@ -55,7 +55,6 @@ pub struct NearestRecord {
 pub(super) struct Choice<'a> {
     evaluation: &'a Evaluation,
     measure: Measure,
-    joined: &'a [u32],
     /// The last that goes and the first that stays, by their places in the ranking.
     border: Option<(usize, usize)>,
 }
@@ -66,7 +65,6 @@ impl<'a> Choice<'a> {
     pub(super) fn new(
         evaluation: &'a Evaluation,
         measure: Measure,
-        joined: &'a [u32],
         goes: impl Fn(u32) -> bool,
         barred: impl Fn(u32) -> bool,
     ) -> Self {
@@ -76,7 +74,7 @@ impl<'a> Choice<'a> {
             !goes(place) && !barred(place) && !is_skipped(evaluation, place)
         };
         let first = evaluation.ranked.iter().position(stays);
-        Self { evaluation, measure, joined, border: last.zip(first) }
+        Self { evaluation, measure, border: last.zip(first) }
     }
 
     /// What would have put a candidate on the other side.
@@ -99,22 +97,21 @@ impl<'a> Choice<'a> {
 
     fn what_if(&self, place: usize) -> Option<WhatIf> {
         let candidate = *self.evaluation.ranked.get(place)?;
-        let at = self.joined.get(candidate.pod as usize).filter(|&&at| at != NO_STATS);
-        let stats = at.and_then(|&at| self.evaluation.snapshot.pod(at));
-        let facts = self.evaluation.pods.facts().get(candidate.pod as usize)?;
+        let known = self.evaluation.pods.get(candidate.pod)?;
+        let stats = self.evaluation.snapshot.stats_of(candidate.pod);
         Some(WhatIf {
             measure: self.measure,
             candidate,
-            facts: *facts,
-            usage: self.measure.known_usage(&self.evaluation.pods, candidate.pod, facts, stats),
+            facts: known.rank,
+            usage: self.measure.known_usage(known, stats),
         })
     }
 }
 
 /// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
 fn is_skipped(evaluation: &Evaluation, place: u32) -> bool {
-    let mut skipped = evaluation.deficits.iter().flat_map(|deficit| &deficit.skipped);
-    skipped.any(|one| one.pod == place)
+    let is_skipped = |outcome| matches!(outcome, SizedOutcome::Skipped { .. });
+    evaluation.sized_pods.iter().any(|sized| sized.pod == place && is_skipped(sized.outcome))
 }
 
 /// The highest priority that a user's priority class can have; above are the system's own.

@@ -15,7 +15,9 @@ mod tests;
 use std::collections::BTreeSet;
 
 pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
-pub use eviction::{EvictionRecord, InFlightPhase, InFlightRecord, ReleaseRecord, SizingRecord};
+pub use eviction::{
+    EvictionRecord, InFlightPhase, InFlightRecord, PlannedVictim, ReleaseRecord, SizingRecord, SkippedVictim,
+};
 pub use margin::{MarginRecord, NearestRecord};
 pub use ranking::{PodSample, RankingRecord};
 use serde::Serialize;

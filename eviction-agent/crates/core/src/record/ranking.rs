@@ -12,7 +12,7 @@ use crate::observation::Observations;
 use crate::pods::{EvictionOrder, KnownPod, PodSet};
 use crate::policy::Threshold;
 use crate::protection::{Refusal, RefusedPod};
-use crate::rank::{Candidate, rank_for};
+use crate::rank::{Candidate, Measure, rank};
 use crate::record::{CandidateOutcome, CandidateRecord};
 use crate::signal::{Signal, SignalSet};
 use crate::signal_filter::SignalContext;
@@ -28,7 +28,7 @@ pub struct PodSample {
     pub at: Timestamp,
     /// The active pods.
     pub pods: Arc<PodSet>,
-    /// What they use.
+    /// What they use, indexed for them.
     pub snapshot: Arc<Snapshot>,
     /// How the file systems are laid out.
     pub layout: DiskLayout,
@@ -55,7 +55,7 @@ impl PodSample {
     /// The pods in the order of eviction.
     pub fn ranked(&self, signal: Signal) -> Vec<Candidate> {
         let mut ranked = Vec::new();
-        rank_for(signal, self.layout, &self.pods, &self.snapshot, &mut Vec::new(), &mut ranked);
+        rank(Measure::of(signal, self.layout), &self.pods, &self.snapshot, &mut ranked);
         ranked
     }
 
@@ -97,6 +97,7 @@ impl PodSample {
             refused_pods,
             in_flight: in_flight.clone(),
             deficits: Vec::new(),
+            sized_pods: Vec::new(),
             unknown_volumes: 0,
             layout: *layout,
             thresholds: Arc::clone(Thresholds::new(&[threshold]).all()),
@@ -168,7 +169,8 @@ mod tests {
 
     fn sample(pods: Vec<Pod>, usage: &[(&str, u64)]) -> PodSample {
         let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
-        let (pods, snapshot) = (set(pods), snapshot(node(50 * MI, 1 << 40, at(0)), &usage));
+        let pods = set(pods);
+        let snapshot = snapshot(node(50 * MI, 1 << 40, at(0)), &usage).indexed(&pods);
         let (layout, in_flight) = (DiskLayout::default(), Vec::new());
         PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false }
     }

@@ -24,7 +24,7 @@ impl SnapshotBuilder {
         old.pods.clear();
         old.containers.clear();
         old.volumes.clear();
-        old.joined.clear();
+        old.indexed = None;
         Self { snapshot: old }
     }
 

@@ -31,7 +31,10 @@ pub struct Snapshot {
     pods: Vec<PodEntry>,
     containers: Vec<ContainerEntry>,
     volumes: Vec<VolumeEntry>,
-    joined: Joined,
+    /// The pods that it is indexed for.
+    indexed: Option<Arc<PodSet>>,
+    /// By index of the pod, that of its statistics or `NO_STATS`.
+    stats_index: Vec<u32>,
 }
 
 /// A piece of the snapshot's text.
@@ -72,7 +75,7 @@ impl Snapshot {
         self.pods.is_empty()
     }
 
-    /// The statistics at a place below [`Snapshot::len`], which `NO_STATS` never is.
+    /// The statistics at an index below [`Snapshot::len`].
     pub fn pod(&self, place: u32) -> Option<PodStats<'_>> {
         step();
         self.pods.get(place as usize).map(|entry| PodStats { snapshot: self, entry })
@@ -94,7 +97,7 @@ impl Snapshot {
         self.pods.clone_from(&other.pods);
         self.containers.clone_from(&other.containers);
         self.volumes.clone_from(&other.volumes);
-        self.joined.clear();
+        self.indexed = None;
     }
 
     fn text(&self, span: Span) -> &str {
@@ -152,12 +155,6 @@ impl<'a> ContainerStats<'a> {
         part(self.text, self.entry.name)
     }
 
-    /// Whether that is its name; quicker than to ask for the name.
-    #[inline]
-    pub fn is_named(self, name: &str) -> bool {
-        is_named(self.text, self.entry.name, name)
-    }
-
     /// Its values.
     pub fn values(self) -> ContainerStatValues {
         self.entry.values
@@ -177,12 +174,6 @@ impl<'a> VolumeStats<'a> {
         part(self.text, self.entry.name)
     }
 
-    /// Whether that is its name; quicker than to ask for the name.
-    #[inline]
-    pub fn is_named(self, name: &str) -> bool {
-        is_named(self.text, self.entry.name, name)
-    }
-
     /// Its values.
     pub fn values(self) -> VolumeStatValues {
         self.entry.values
@@ -193,65 +184,45 @@ fn part(text: &str, span: Span) -> &str {
     text.get(span.start as usize..span.end as usize).unwrap_or_default()
 }
 
-/// Names of other lengths are told apart without fetching them.
-#[inline]
-fn is_named(text: &str, Span { start, end }: Span, name: &str) -> bool {
-    (end - start) as usize == name.len()
-        && text.as_bytes().get(start as usize..end as usize) == Some(name.as_bytes())
-}
-
 fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
     all.get(Range { start: start as usize, end: end as usize }).unwrap_or_default()
 }
 
-/// Instead of a place: there are no statistics of this pod.
-pub(crate) const NO_STATS: u32 = u32::MAX;
-
-/// The places of statistics by place of the pod, for one set of pods.
-#[derive(Clone, Debug, Default)]
-struct Joined {
-    pods: Option<Arc<PodSet>>,
-    stats: Vec<u32>,
-}
-
-impl Joined {
-    fn clear(&mut self) {
-        self.pods = None;
-    }
-}
+/// In place of an index: there are no statistics of this pod.
+const NO_STATS: u32 = u32::MAX;
 
 impl Snapshot {
-    /// Looks up whose statistics these are, once for all that is done with the snapshot. A
-    /// pass that needs to know and finds another set of pods, or none, looks up for itself.
+    /// Looks up which statistics are those of which pod, for [`Snapshot::stats_of`].
     pub fn index(&mut self, pods: &Arc<PodSet>) {
-        let mut stats = std::mem::take(&mut self.joined.stats);
-        self.join(pods, &mut stats);
-        self.joined = Joined { pods: Some(Arc::clone(pods)), stats };
-    }
-
-    /// By place of the pod, the place of its statistics or `NO_STATS`.
-    pub fn joined<'a>(&'a self, pods: &Arc<PodSet>, scratch: &'a mut Vec<u32>) -> &'a [u32] {
-        match &self.joined.pods {
-            Some(joined) if Arc::ptr_eq(joined, pods) => &self.joined.stats,
-            _ => {
-                self.join(pods, scratch);
-                scratch
-            }
-        }
-    }
-
-    /// Of several statistics with the same uid the last one counts.
-    fn join(&self, pods: &PodSet, stats: &mut Vec<u32>) {
-        stats.clear();
-        stats.resize(pods.len(), NO_STATS);
+        let mut stats_index = std::mem::take(&mut self.stats_index);
+        stats_index.clear();
+        stats_index.resize(pods.len(), NO_STATS);
+        // Of several statistics with the same uid the last one counts.
         for (at, pod) in (0..).zip(self.pods()) {
             if let Some(place) = pods.index_of(pod.uid()) {
-                stats[place as usize] = at;
+                stats_index[place as usize] = at;
             }
         }
         for &(place, first) in pods.repeated() {
-            stats[place as usize] = stats[first as usize];
+            stats_index[place as usize] = stats_index[first as usize];
         }
+        self.stats_index = stats_index;
+        self.indexed = Some(Arc::clone(pods));
+    }
+
+    /// This snapshot, indexed for these pods: itself if it is.
+    pub fn indexed(self: &Arc<Self>, pods: &Arc<PodSet>) -> Arc<Self> {
+        if self.indexed.as_ref().is_some_and(|indexed| Arc::ptr_eq(indexed, pods)) {
+            return Arc::clone(self);
+        }
+        let mut copy = Self::clone(self);
+        copy.index(pods);
+        Arc::new(copy)
+    }
+
+    /// The statistics of the pod at an index among those that the snapshot is indexed for.
+    pub fn stats_of(&self, pod: u32) -> Option<PodStats<'_>> {
+        self.pod(*self.stats_index.get(pod as usize)?)
     }
 }
 

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    ContainerStatValues, NO_STATS, PodStatValues, Snapshot, SnapshotBuilder, SnapshotPool, VolumeStatValues,
+    ContainerStatValues, NO_STATS, PodStatValues, PodStats, Snapshot, SnapshotBuilder, SnapshotPool,
+    VolumeStatValues,
 };
 use crate::fixture::{pod, set};
 
@@ -65,17 +66,13 @@ fn a_reused_snapshot_forgets_and_does_not_allocate() {
 #[test]
 fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
     let pods = set(vec![pod("b", "1"), pod("a", "1"), pod("c", "1"), pod("a", "2")]);
-    let mut snapshot = filled(SnapshotBuilder::new());
-    let mut scratch = Vec::new();
-    let expected = [1, 2, NO_STATS, 2];
-    assert_eq!(snapshot.joined(&pods, &mut scratch), expected);
-    snapshot.index(&pods);
-    scratch.clear();
-    assert_eq!(snapshot.joined(&pods, &mut scratch), expected);
-    assert!(scratch.is_empty(), "it was known");
+    let snapshot = Arc::new(filled(SnapshotBuilder::new())).indexed(&pods);
+    assert_eq!(snapshot.stats_index, [1, 2, NO_STATS, 2]);
+    let stats = [0, 2, 4].map(|place| snapshot.stats_of(place).map(PodStats::uid));
+    assert_eq!(stats, [Some("b"), None, None]);
+    assert!(Arc::ptr_eq(&snapshot.indexed(&pods), &snapshot), "it was known");
     let others = set(vec![pod("b", "1")]);
-    assert_eq!(snapshot.joined(&others, &mut scratch), [1], "of other pods");
-    assert_eq!(Arc::strong_count(&pods), 2, "the index keeps its pods");
+    assert_eq!(snapshot.indexed(&others).stats_index, [1], "of other pods");
 }
 
 #[test]

@@ -68,7 +68,8 @@ impl Thresholds {
             all: given.iter().cloned().map(ResolvedThreshold::new).collect(),
             visible: Arc::clone(&all),
             effective: all,
-            before: Vec::new(),
+            // With room for all, derived ones too: a threshold is met when memory is short.
+            before: Vec::with_capacity(given.len() + 4),
             last: Observations::default(),
         }
     }
@@ -112,11 +113,6 @@ impl Thresholds {
     /// Lets the next evaluation see all thresholds that count.
     pub(crate) fn show_all(&mut self) {
         self.visible = Arc::clone(&self.effective);
-    }
-
-    /// Makes room to remember all of them as met.
-    pub(crate) fn reserve(&mut self) {
-        self.before.reserve(self.all.len());
     }
 
     /// Holds the observations against the thresholds and remembers both. Writes what is met to

@@ -279,29 +279,8 @@ impl Nanos {
         i64::try_from(units).unwrap_or(nearest)
     }
 
-    /// The least whole number of units above it, or the nearest that fits: less than this is at
-    /// most as much.
-    pub fn next_unit(self) -> i64 {
-        const UNIT: i128 = 1_000_000_000;
-        let next = self.0.div_euclid(UNIT) + 1;
-        i64::try_from(next).unwrap_or(if next < 0 { i64::MIN } else { i64::MAX })
-    }
-
     /// Whether it stands for more or less than can be told.
     pub const fn is_saturated(self) -> bool {
         matches!(self, Self::MAX | Self::MIN)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::units::{Nanos, Quantity};
-
-    #[test]
-    fn what_does_not_reach_the_next_unit_is_at_most_as_much() {
-        let next = |text: &str| Nanos::from_quantity(&Quantity::parse(text).unwrap()).next_unit();
-        assert_eq!(["0", "100", "100500m", "1n"].map(next), [1, 101, 101, 1]);
-        assert_eq!(["-1", "-500m", "-1500m"].map(next), [0, 0, -1]);
-        assert_eq!([Nanos::MAX.next_unit(), Nanos::MIN.next_unit()], [i64::MAX, i64::MIN]);
     }
 }

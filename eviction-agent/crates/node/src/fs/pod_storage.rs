@@ -19,7 +19,6 @@ use eviction_core::pod::Volume;
 use eviction_core::pods::{EmptyDirLimit, KnownPod, LocalLimits, mirrored_uid};
 use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
 use eviction_core::time::nanos;
-use eviction_core::units::Nanos;
 
 use super::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 use super::mountinfo::upper_directory;
@@ -111,7 +110,7 @@ impl PodStorage {
         self.volumes.iter().map(|(name, usage)| {
             let limit =
                 known.limits.empty_dirs.iter().find(|limit| limit.name == *name).map(|limit| limit.limit);
-            let exceeds = limit.is_some_and(|limit| Nanos::from_units(i128::from(usage.bytes)) > limit);
+            let exceeds = limit.is_some_and(|limit| i128::from(usage.bytes) > limit);
             let used = (!(usage.is_lower_bound && exceeds)).then_some(usage.bytes);
             (&**name, VolumeStatValues { used, inodes: Some(usage.inodes) })
         })
@@ -152,7 +151,7 @@ impl PodStorage {
         let containers = containers.iter().map(|it| (of_container(&it.name), it.limit));
         let pod = pod.map(|limit| (self.ephemeral_storage(), limit));
         let left = dirs.chain(containers).chain(pod).filter_map(|(used, limit)| {
-            let first_beyond = u64::try_from(limit.next_unit()).unwrap_or(0);
+            let first_beyond = u64::try_from((limit + 1).clamp(0, i64::MAX.into())).unwrap_or(0);
             Some(first_beyond.saturating_sub(used?))
         });
         left.min().filter(|left| *left > 0)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::decision::{Action, Decision};
 use crate::engine::Engine;
-use crate::eviction::{Basis, EvaluationEnd, Eviction, SkipReason};
+use crate::eviction::{Basis, EvaluationEnd, Eviction, SizedOutcome, SkipReason};
 use crate::fixture;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
@@ -135,9 +135,9 @@ fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     let usage = [values("cache", 300, 0), values("real", 200, 150), values("within", 400, 400)];
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("real", 1)]);
-    let skipped = decision.evaluation().unwrap().deficits[0].skipped[0];
-    assert_eq!((skipped.pod, skipped.remaining), (0, 100));
-    assert_eq!(skipped.why, SkipReason::FreesTooLittle);
+    let skipped = decision.evaluation().unwrap().sized_pods[1];
+    let outcome = SizedOutcome::Skipped { why: SkipReason::FreesTooLittle, remaining: 100 };
+    assert_eq!((skipped.deficit, skipped.pod, skipped.outcome), (0, 0, outcome));
     assert_eq!(skipped.release.basis, Basis::Anonymous);
 
     // Nobody is better in its class: its turn comes before that of those within their request.
@@ -172,7 +172,7 @@ fn an_unknown_usage_counts_as_the_request() {
     let pods = set(vec![pod("unseen", "80"), pod("b", "10"), pod("c", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     let decision = step(&mut engine, 1, sample(1, 20, &[("b", 3), ("c", 2)]));
-    let unseen = decision.evaluation().unwrap().deficits[0].victims.iter().find(|victim| victim.pod == 0);
+    let unseen = decision.evaluation().unwrap().sized_pods.iter().find(|sized| sized.pod == 0);
     assert_eq!(unseen.map(|it| (it.release.amount, it.release.basis)), Some((80, Basis::Request)));
 }
 
@@ -330,12 +330,16 @@ proptest! {
         let mut engine = Engine::new(policy);
         for input in inputs {
             let decision = engine.step(input);
-            for deficit in decision.evaluation().map_or(&[][..], |evaluation| &evaluation.deficits) {
-                prop_assert!(deficit.victims.len() <= most as usize);
-                if let Some(last) = deficit.victims.last() {
+            let Some(evaluation) = decision.evaluation() else { continue };
+            for (index, deficit) in evaluation.deficits.iter().enumerate() {
+                let sized = evaluation.sized_pods.iter().filter(|sized| sized.deficit == index);
+                let victims: Vec<_> =
+                    sized.filter(|sized| sized.outcome == SizedOutcome::Evicted).collect();
+                prop_assert!(victims.len() <= most as usize);
+                if let Some(last) = victims.last() {
                     prop_assert!(deficit.remaining().saturating_add(last.release.amount) > 0);
                 }
-                prop_assert!(deficit.in_flight >= 0 && deficit.chosen() >= 0);
+                prop_assert!(deficit.in_flight >= 0 && deficit.chosen >= 0);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{end, enhanced, outcome, sample, seen, shortened, with_grace};
 use crate::decision::Action;
-use crate::eviction::{EvaluationEnd, SkipReason};
+use crate::eviction::{EvaluationEnd, SizedOutcome, SkipReason};
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, step, victims};
 use crate::in_flight::Ended;
 use crate::input::Event;
@@ -60,8 +60,11 @@ fn a_taken_over_victim_that_is_not_enough_gets_company() {
     let worse = step(&mut engine, 2, sample(2, 50, &usage));
     assert_eq!(shortened(&worse), [("slow", 1)]);
     assert_eq!(victims(&worse), [("b", 1)], "350 are lacking, 300 were on their way");
-    let deficit = &worse.evaluation().unwrap().deficits[0];
-    assert_eq!((deficit.in_flight, deficit.shortened.len(), deficit.remaining()), (300, 1, -150));
+    let evaluation = worse.evaluation().unwrap();
+    let deficit = &evaluation.deficits[0];
+    let outcomes: Vec<_> = evaluation.sized_pods.iter().map(|sized| sized.outcome).collect();
+    assert_eq!(outcomes, [SizedOutcome::GraceShortened, SizedOutcome::Evicted]);
+    assert_eq!((deficit.in_flight, deficit.remaining()), (300, -150));
 }
 
 #[test]
@@ -125,8 +128,11 @@ fn a_failed_eviction_gives_way_at_once_and_is_tried_again_after_all_others() {
     );
     let again = step(&mut engine, 30, sample(30, 50, &usage));
     assert_eq!(victims(&again), [("stuck", 1)], "both did not go: by rank");
-    let skipped = &again.evaluation().unwrap().deficits[0].skipped;
-    assert_eq!(skipped.iter().map(|one| one.why).collect::<Vec<_>>(), [SkipReason::EvictionFailed]);
+    let outcomes = again.evaluation().unwrap().sized_pods.iter().map(|sized| sized.outcome);
+    let is_skipped = |outcome: &SizedOutcome| {
+        matches!(outcome, SizedOutcome::Skipped { why: SkipReason::EvictionFailed, .. })
+    };
+    assert_eq!(outcomes.filter(is_skipped).count(), 1);
 }
 
 #[test]
