@@ -17,7 +17,6 @@ use crate::telemetry::metrics::{
     SignalLabels, SourceLabels, TypeLabels,
 };
 use eviction_core::node_conditions::pressure::CONDITIONS;
-use eviction_core::oom::StatusMismatch;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use eviction_bpf::{EventClass, LossCounters};
@@ -72,7 +71,6 @@ pub(crate) struct TelemetryExporter {
     pods: event_log::Pods,
     losses: BpfLosses,
     pod_rates: PodRateExporter,
-    status_mismatch: StatusMismatch,
     /// Kubernetes Events, where the agent writes them.
     events: Option<EventSink>,
     /// What signals are read from.
@@ -151,7 +149,6 @@ impl TelemetryExporter {
             pods: event_log::Pods::default(),
             losses: BpfLosses::default(),
             pod_rates: PodRateExporter::default(),
-            status_mismatch: StatusMismatch::default(),
             events,
             files: SignalFiles::default(),
             node: None,
@@ -264,7 +261,7 @@ impl TelemetryExporter {
             TelemetryEvent::Progress(update) => self.progress(update),
             TelemetryEvent::Event(event, at) => self.event(*event, at),
             TelemetryEvent::Terminated(terminated, at) => self.terminated(terminated, at),
-            TelemetryEvent::LateStatus(end, at) => self.late_status(&end, at),
+            TelemetryEvent::StatusMismatch(mismatch, at) => self.status_mismatch(mismatch, at),
             TelemetryEvent::Unknown(signal, Some(why), at) => {
                 let error = self.files.error(signal, why);
                 let event = event_log::SignalReadError { signal: signal.name(), error };

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::decision::Decision;
-use eviction_core::oom::{ContainerEnded, ContainerTerminated};
+use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillRejection, KillUpdate};
 use eviction_core::reading::UnknownReason;
@@ -45,8 +45,8 @@ pub(crate) enum TelemetryEvent {
     Event(Box<Event>, Instant),
     /// The cause of a container's termination was decided at this time.
     Terminated(Box<ContainerTerminated>, Timestamp),
-    /// The status of a container came after the cause was decided, at this time.
-    LateStatus(Box<ContainerEnded>, Timestamp),
+    /// The status of a container came after the cause was decided, at this time, and differs from it.
+    StatusMismatch(Box<ContainerStatusMismatch>, Timestamp),
     /// A signal cannot be read, for this reason; `None` if it can again.
     Unknown(Signal, Option<UnknownReason>, Instant),
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.

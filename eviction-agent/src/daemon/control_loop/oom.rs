@@ -6,7 +6,7 @@ use eviction_bpf::OomKill as KernelOomKill;
 use eviction_bpf::oom_limit_owner::{OomLimitOwner, attribute};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
-use eviction_core::oom::{ContainerEnded, EndHandling, EndSeen, OomKill, OomUpdate};
+use eviction_core::oom::{ContainerEnded, OomKill, OomUpdate};
 use eviction_core::time::Timestamp;
 
 use super::super::memory_notifier::root_id;
@@ -182,11 +182,10 @@ impl ControlLoop {
     fn report_ends(&mut self, ends: Vec<ContainerEnded>) {
         let at = self.clock.now().wall;
         for end in ends {
-            let status = (end.seen == EndSeen::Status).then(|| Box::new(end.clone()));
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
             let DecisionKind::Oom(OomUpdate::End(update)) = decision.kind else { continue };
-            if let Some(status) = status.filter(|_| update.handling == EndHandling::Late) {
-                self.telemetry.send(TelemetryEvent::LateStatus(status, at));
+            if let Some(mismatch) = update.mismatch {
+                self.telemetry.send(TelemetryEvent::StatusMismatch(mismatch, at));
             }
         }
     }

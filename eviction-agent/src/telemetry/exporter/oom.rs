@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::telemetry::metrics::{MismatchLabels, OomLabels, TerminationLabels, UnattributedLabels};
 use eviction_core::oom::{
-    ContainerEnded, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
+    ContainerStatusMismatch, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
 };
 use eviction_core::pod_ref::PodRef;
 
@@ -38,7 +38,6 @@ impl TelemetryExporter {
             namespace: namespace.clone(),
         };
         self.metrics.container_terminations.get_or_create(&labels).inc();
-        terminated.mismatch = self.status_mismatch.terminated(at, &terminated);
         if let Some(mismatch) = terminated.mismatch {
             self.count_mismatch(mismatch, namespace);
         }
@@ -46,11 +45,9 @@ impl TelemetryExporter {
         self.publish(at, Event::ContainerTerminated(terminated));
     }
 
-    /// A status that came after the cause was decided is reported if it differs.
-    pub(super) fn late_status(&mut self, end: &ContainerEnded, at: Timestamp) {
-        let Some(mismatch) = self.status_mismatch.status(at, end) else { return };
+    pub(super) fn status_mismatch(&mut self, mismatch: Box<ContainerStatusMismatch>, at: Timestamp) {
         self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.container.pod.as_ref()));
-        self.publish(at, Event::ContainerStatusMismatch(Box::new(mismatch)));
+        self.publish(at, Event::ContainerStatusMismatch(mismatch));
     }
 
     fn namespace_of(&self, pod: Option<&PodRef>) -> String {

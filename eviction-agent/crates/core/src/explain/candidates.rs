@@ -81,7 +81,7 @@ fn signed(resource: Resource, number: i64) -> String {
     format!("{sign}{}", amount(resource, number))
 }
 
-fn outcome(resource: Resource, candidate: &CandidateRecord) -> String {
+pub(super) fn outcome(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.result {
         CandidateOutcome::Evicted => "GOES".to_owned(),
         CandidateOutcome::Critical => "critical: skipped".to_owned(),
@@ -99,7 +99,11 @@ fn outcome(resource: Resource, candidate: &CandidateRecord) -> String {
 fn noted(outcome: String, candidate: &CandidateRecord) -> String {
     let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
     let notes: Vec<String> = protection_notes(candidate).into_iter().chain(young).collect();
-    if notes.is_empty() { outcome } else { format!("{outcome} ({})", notes.join(", ")) }
+    match (&*outcome, notes.is_empty()) {
+        (_, true) => outcome,
+        ("", false) => format!("({})", notes.join(", ")),
+        (_, false) => format!("{outcome} ({})", notes.join(", ")),
+    }
 }
 
 /// Why a victim, what it is granted, and what would have spared it.
@@ -247,45 +251,37 @@ pub(super) fn margin_changes(resource: Resource, candidate: &CandidateRecord) ->
     (!ways.is_empty()).then(|| ways.join(", or "))
 }
 
-/// What it would have taken, as a sentence about the candidate without its subject.
+/// What would change the choice between a candidate and its rival, as a sentence about the candidate without its
+/// subject.
 ///
-/// Where evictions are sized, what each frees counts as well, and nothing is said but where the
-/// pod would have ranked.
+/// Where evictions are sized, what each pod frees counts as well, so it says only where the pod would rank.
 pub(super) fn margin_sentence(
     resource: Resource,
     candidate: &CandidateRecord,
     rival: &CandidateRecord,
 ) -> String {
     let rival = pod(&rival.pod);
-    let sized = candidate.margin.is_some_and(|margin| margin.sized);
-    match (margin_changes(resource, candidate), candidate.result) {
-        (Some(changes), CandidateOutcome::Evicted) if sized => {
-            format!("would have ranked behind {rival} with {changes}")
-        }
-        (Some(changes), _) if sized => format!("would have ranked before {rival} with {changes}"),
-        (Some(changes), CandidateOutcome::Evicted) => {
-            format!("would have stayed, and {rival} gone, with {changes}")
-        }
-        (Some(changes), _) => format!("would have gone instead of {rival} with {changes}"),
-        (None, CandidateOutcome::Evicted) => {
-            format!("would have gone before {rival} whatever it used or requested")
-        }
-        (None, _) => format!("would have stayed behind {rival} whatever it used or requested"),
+    let is_evicted = candidate.result == CandidateOutcome::Evicted;
+    let Some(changes) = margin_changes(resource, candidate) else {
+        let side = if is_evicted { "before" } else { "behind" };
+        return format!("stays {side} {rival} whatever it uses or requests");
+    };
+    match (is_evicted, candidate.margin.is_some_and(|margin| margin.sized)) {
+        (true, false) => format!("would stay, and {rival} would be evicted, with {changes}"),
+        (false, false) => format!("would be evicted in place of {rival} with {changes}"),
+        (true, true) => format!("would rank behind {rival} with {changes}"),
+        (false, true) => format!("would rank before {rival} with {changes}"),
     }
 }
 
-/// For the last column of a table: what would have made the pod go.
+/// What would have the pod evicted, in a few words for a column.
 pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> String {
-    match candidate.margin {
-        Some(margin) => match (margin.usage, margin.priority) {
-            (Some(usage), _) if margin.sized => format!("in turn with {} more used", exact(resource, usage)),
-            (Some(usage), _) => format!("goes with {} more used", exact(resource, usage)),
-            (None, Some(by)) => {
-                format!("goes with a priority of {}", i64::from(candidate.priority).saturating_add(by))
-            }
-            (None, None) => "stays whatever it uses".to_owned(),
-        },
-        None => "stays".to_owned(),
+    match candidate.margin.map(|margin| (margin.usage, margin.priority)) {
+        Some((Some(usage), _)) => format!("needs +{}", amount(resource, usage)),
+        Some((None, Some(by))) => {
+            format!("needs priority {}", i64::from(candidate.priority).saturating_add(by))
+        }
+        Some((None, None)) | None => String::new(),
     }
 }
 

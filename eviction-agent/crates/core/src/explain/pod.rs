@@ -117,29 +117,14 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
     };
     let name = pod(&own.pod);
     let place = format!("{} of {}", rank + 1, evaluation.candidates.len());
+    let rank_text = format!("rank {place}, short of {resource}");
     let (tone, heading) = match own.result {
-        CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: rank {place}, short of {resource}")),
-        CandidateOutcome::Critical => {
-            (Tone::Warning, format!("{name} had rank {place} and is critical: it was skipped"))
-        }
-        CandidateOutcome::Protected => {
-            (Tone::Warning, format!("{name} had rank {place} and is protected: it was skipped"))
-        }
-        CandidateOutcome::GraceShortened => {
-            (Tone::Bad, format!("SHORTEN {name}: rank {place}, short of {resource}, and already terminating"))
-        }
-        CandidateOutcome::Terminating => {
-            (Tone::Warning, format!("{name} is already terminating: rank {place}, short of {resource}"))
-        }
-        CandidateOutcome::FailedLately => (
-            Tone::Warning,
-            format!(
-                "{name} is not evicted again: rank {place}, short of {resource}, and its last eviction failed"
-            ),
-        ),
-        CandidateOutcome::Skipped => (Tone::Warning, format!("{name} had rank {place} and was skipped")),
-        CandidateOutcome::NotReached => {
-            (Tone::Good, format!("{name} stays: rank {place}, short of {resource}"))
+        CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: {rank_text}")),
+        CandidateOutcome::GraceShortened => (Tone::Bad, format!("SHORTEN {name}: {rank_text}")),
+        CandidateOutcome::NotReached => (Tone::Good, format!("{name} stays: {rank_text}")),
+        _ => {
+            let outcome = candidates::outcome(resource, own);
+            (Tone::Warning, format!("{name} is not evicted ({outcome}): {rank_text}"))
         }
     };
     page.heading(at, tone, &heading);

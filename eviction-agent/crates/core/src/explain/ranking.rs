@@ -1,6 +1,6 @@
 //! Why a pod has its rank now, and what would change it.
 
-use super::candidates::{excess_text, margin_changes, protection_notes, ranks_before};
+use super::candidates::{excess_text, margin_cell, margin_sentence, protection_notes, ranks_before};
 use super::text::{amount, pod, quantity};
 use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
 
@@ -21,7 +21,8 @@ pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
     let request = own.request.as_deref().map(|text| format!(" and requests {}", quantity(resource, text)));
     let excess = own.excess.map(|_| format!(": {}", excess_text(resource, own)));
     lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
-    lines.extend(change(ranking, own));
+    let rival = own.margin.and_then(|margin| candidates.get(margin.against));
+    lines.extend(rival.map(|rival| margin_sentence(resource, own, rival)));
     let has_rank = |at: &usize| ranks.get(*at).copied().flatten().is_some();
     if has_rank(&place) {
         let before = (0..place).rev().find(has_rank).and_then(|at| candidates.get(at));
@@ -38,23 +39,6 @@ pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
     lines
 }
 
-/// The smallest change that would turn the order around.
-fn change(ranking: &RankingRecord, own: &CandidateRecord) -> Option<String> {
-    let margin = own.margin?;
-    let rival = pod(&ranking.candidates.get(margin.against)?.pod);
-    let is_first = own.result == CandidateOutcome::Evicted;
-    let Some(changes) = margin_changes(ranking.signal.resource(), own) else {
-        let side = if is_first { "before" } else { "behind" };
-        return Some(format!("stays {side} {rival} whatever it uses or requests"));
-    };
-    Some(match (is_first, margin.sized) {
-        (true, false) => format!("would stay, and {rival} would be evicted, with {changes}"),
-        (false, false) => format!("would be evicted in place of {rival} with {changes}"),
-        (true, true) => format!("would rank behind {rival} with {changes}"),
-        (false, true) => format!("would rank before {rival} with {changes}"),
-    })
-}
-
 /// What becomes of a pod if a threshold is met now, in a few words for a column.
 pub fn forecast(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
     let resource = ranking.signal.resource();
@@ -68,15 +52,7 @@ pub fn forecast(ranking: &RankingRecord, candidate: &CandidateRecord) -> String 
         CandidateOutcome::NotReached | CandidateOutcome::Skipped if candidate.critical => {
             "never: critical".to_owned()
         }
-        CandidateOutcome::NotReached | CandidateOutcome::Skipped => {
-            match candidate.margin.map(|margin| (margin.usage, margin.priority)) {
-                Some((Some(usage), _)) => format!("needs +{}", amount(resource, usage)),
-                Some((None, Some(by))) => {
-                    format!("needs priority {}", i64::from(candidate.priority).saturating_add(by))
-                }
-                Some((None, None)) | None => String::new(),
-            }
-        }
+        CandidateOutcome::NotReached | CandidateOutcome::Skipped => margin_cell(resource, candidate),
     }
 }
 

@@ -16,8 +16,8 @@ const MAIN_NEAR_NANOS: i128 = 30_000_000_000;
 const SKEW_NANOS: i128 = 1_000_000_000;
 
 /// Exit code of a process that died by SIGKILL: 128 + 9.
-const EXIT_BY_KILL: i32 = 137;
-const SIGKILL: i32 = 9;
+pub(super) const EXIT_BY_KILL: i32 = 137;
+pub(super) const SIGKILL: i32 = 9;
 
 impl PendingEnd {
     /// Whether this kill, by this explanation, can have been the cause.

@@ -14,7 +14,7 @@ use super::pending::PendingEnd;
 use super::pod::{KillEntry, StartedEviction};
 
 /// The reason that runtimes give.
-const OOM_KILLED: &str = "OOMKilled";
+pub(super) const OOM_KILLED: &str = "OOMKilled";
 
 /// What ended a container. Each end has exactly one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -25,6 +25,6 @@ pub use container_end::{ContainerEnded, EndSeen, Evictor};
 pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::KillEntry;
-pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind, StatusMismatch};
+pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind};
 pub use termination::{ContainerRef, ContainerTerminated, Evidence};
 pub use tracker::{AnomalyCounts, EndHandling, EndUpdate, OomTracker, OomUpdate};

@@ -10,9 +10,10 @@ use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
 use super::cause::{attribute, is_complete};
-use super::container_end::ContainerEnded;
+use super::container_end::{ContainerEnded, EndSeen};
 use super::kill::{LimitScope, OomKill, OomVictimRole};
 use super::pending::{PendingEnd, is_same};
+use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
 use super::termination::{ContainerRef, ContainerTerminated, Evidence};
 use super::text::clip;
 
@@ -115,6 +116,16 @@ struct ClosedEnd {
     container: Box<str>,
     instance: Option<Box<str>>,
     at: Timestamp,
+    /// What was found, until the container's status comes.
+    awaits_status: Option<FoundCause>,
+}
+
+/// What a record of an end was to what is known.
+pub(super) enum EndRecord {
+    /// It is part of an end whose cause is not decided yet.
+    Noted,
+    /// The cause was decided before. How the container's status differs from it, if this is the status.
+    Late(Option<Box<ContainerStatusMismatch>>),
 }
 
 impl ClosedEnd {
@@ -150,19 +161,34 @@ impl PodOomHistory {
         late
     }
 
-    /// Takes in a record of an end. False if its cause was decided before.
-    pub(super) fn end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> bool {
+    /// Takes in a record of an end.
+    pub(super) fn end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> EndRecord {
         if let Some(open) = self.open.iter_mut().find(|open| open.is_same(end, at)) {
             open.learn(end, at);
-            return true;
+            return EndRecord::Noted;
         }
-        let is_same =
-            |closed: &ClosedEnd| is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at);
-        if self.closed.iter().any(is_same) {
-            return false;
+        let is_same = |closed: &&mut ClosedEnd| {
+            is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at)
+        };
+        let Some(closed) = self.closed.iter_mut().find(is_same) else {
+            self.open.push(PendingEnd::new(end, at, now));
+            return EndRecord::Noted;
+        };
+        if end.seen != EndSeen::Status {
+            return EndRecord::Late(None);
         }
-        self.open.push(PendingEnd::new(end, at, now));
-        true
+        let found = closed.awaits_status.take();
+        let (name, id) = (closed.container.clone(), closed.instance.clone());
+        EndRecord::Late(found.and_then(|found| {
+            let mismatch = found.compare(&end.reason, end.exit_code, end.signal)?;
+            let container = self.container_ref(&end.pod, name, id);
+            Some(Box::new(ContainerStatusMismatch { container, cause: found.cause, mismatch }))
+        }))
+    }
+
+    fn container_ref(&self, uid: &str, name: Box<str>, id: Option<Box<str>>) -> ContainerRef {
+        let known = self.known.as_deref().filter(|known| !known.pod.name.is_empty());
+        ContainerRef { pod: known.map(|known| PodRef::from(&known.pod)), pod_uid: uid.into(), name, id }
     }
 
     /// Decides the causes that are due, in the order in which the ends came.
@@ -189,26 +215,28 @@ impl PodOomHistory {
     fn close(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
         let evidence = self.evidence(&end);
         let causes = attribute(&end, &mut self.recent, self.eviction);
-        let known = self.known.as_deref().filter(|known| !known.pod.name.is_empty());
+        let found = FoundCause::of(&causes, &evidence);
+        let has_status = end.seen.contains(&EndSeen::Status);
+        let mismatch = || found.compare(&end.reason, end.exit_code, end.signal);
         let terminated = ContainerTerminated {
-            container: ContainerRef {
-                pod: known.map(|known| PodRef::from(&known.pod)),
-                pod_uid: uid.into(),
-                name: end.container.clone(),
-                id: end.instance.clone(),
-            },
+            container: self.container_ref(uid, end.container.clone(), end.instance.clone()),
             causes,
             finished_at: end.at,
             exit_code: end.exit_code,
             exit_signal: end.signal,
-            reason: end.reason.clone(),
-            mismatch: None,
+            mismatch: has_status.then(mismatch).flatten(),
+            reason: end.reason,
             evidence,
         };
         if self.closed.len() >= CLOSED {
             self.closed.pop_front();
         }
-        self.closed.push_back(ClosedEnd { container: end.container, instance: end.instance, at: end.at });
+        self.closed.push_back(ClosedEnd {
+            container: end.container,
+            instance: end.instance,
+            at: end.at,
+            awaits_status: (!has_status).then_some(found),
+        });
         terminated
     }
 

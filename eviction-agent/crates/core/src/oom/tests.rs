@@ -126,7 +126,7 @@ fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
         let expected = (cause.0 == TerminationCause::OomKilled).then_some(limit_scope);
         assert_eq!(owners, [expected]);
         assert_eq!(engine.kills, 1);
-        (cause, StatusMismatch::default().terminated(at(11_000), &ends[0]))
+        (cause, ends[0].mismatch)
     };
     for victim in [OomVictimRole::Main, OomVictimRole::Child, OomVictimRole::Unknown] {
         for reason in ["OOMKilled", "Error", "Completed"] {
@@ -289,6 +289,48 @@ fn repeated_and_late_records_count_for_nothing() {
     assert_eq!((engine.kills, engine.ends.len()), (2, 1));
     let odd = engine.oom().anomalies();
     assert_eq!((odd.repeated_kills, odd.late_ends, odd.late_kills), (1, 3, 1));
+}
+
+/// How a status differs that comes after the cause was decided by the end of the cgroup alone.
+fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
+    let mut engine = watcher();
+    ended(&mut engine, 2, cgroup());
+    assert_eq!(later(&mut engine)[0].mismatch, None, "there is no status yet");
+    let mut mismatch = |seconds| {
+        let DecisionKind::Oom(OomUpdate::End(update)) = ended(&mut engine, seconds, status.clone()).kind
+        else {
+            panic!()
+        };
+        update.mismatch
+    };
+    let first = mismatch(10_001);
+    assert_eq!(mismatch(10_002), None, "once");
+    assert!(first.iter().all(|it| it.container.to_string() == "container main of default/pod-a"));
+    first.map(|it| it.mismatch)
+}
+
+#[test]
+fn a_late_status_is_compared_as_one_in_time() {
+    for (reason, exit_code) in [("OOMKilled", 137), ("Error", 137), ("Completed", 0)] {
+        let mut engine = watcher();
+        ended(&mut engine, 2, status(reason, exit_code));
+        let in_time = later(&mut engine)[0].mismatch;
+        // What the runtime says alone is a cause, but no kill that was seen.
+        let late = late_mismatch(status(reason, exit_code));
+        assert_eq!(in_time, late, "{reason} {exit_code}");
+    }
+}
+
+#[test]
+fn a_late_status_is_compared_with_its_own_container_alone() {
+    let killed = || ContainerEnded { at: Some(at(2)), ..status("Error", 137) };
+    assert!(late_mismatch(killed()).is_some());
+    assert_eq!(late_mismatch(ContainerEnded { pod: "b".into(), ..killed() }), None);
+    assert_eq!(late_mismatch(ContainerEnded { instance: Some("i2".into()), ..killed() }), None);
+    assert!(late_mismatch(ContainerEnded { instance: None, ..killed() }).is_some());
+    let another = ContainerEnded { instance: None, at: Some(at(5)), ..killed() };
+    assert_eq!(late_mismatch(another), None, "another end");
+    assert_eq!(late_mismatch(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::container_end::{ContainerEnded, EndSeen};
 use super::group::GroupKills;
 use super::kill::OomKill;
-use super::pod::{KillEntry, PodOomHistory, StartedEviction};
+use super::pod::{EndRecord, KillEntry, PodOomHistory, StartedEviction};
+use super::status_mismatch::ContainerStatusMismatch;
 use super::termination::ContainerTerminated;
 use super::text::clipped;
 use crate::pod_ref::PodRef;
@@ -91,6 +92,9 @@ pub struct EndUpdate {
     /// What the record did.
     #[serde(rename = "taken")]
     pub handling: EndHandling,
+    /// The record is a status that came after the cause was decided, and differs from it. Reported once.
+    #[serde(skip)]
+    pub mismatch: Option<Box<ContainerStatusMismatch>>,
 }
 
 /// What a record of an end did.
@@ -156,16 +160,22 @@ impl OomTracker {
     pub(crate) fn end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> EndUpdate {
         self.enter_decided(active);
         let ContainerEnded { pod: uid, container, seen, .. } = end.clone();
+        let mut mismatch = None;
         let handling = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
             self.anomalies.nameless_ends += 1;
             EndHandling::Nameless
         } else {
             let at = self.date(end.at, now);
-            let is_new = self.pod_mut(&uid, now, active).end(end, at, now);
-            self.anomalies.late_ends += u64::from(!is_new);
-            if is_new { EndHandling::Noted } else { EndHandling::Late }
+            match self.pod_mut(&uid, now, active).end(end, at, now) {
+                EndRecord::Noted => EndHandling::Noted,
+                EndRecord::Late(differs) => {
+                    self.anomalies.late_ends += 1;
+                    mismatch = differs;
+                    EndHandling::Late
+                }
+            }
         };
-        EndUpdate { uid, container, seen, handling }
+        EndUpdate { uid, container, seen, handling, mismatch }
     }
 
     /// An eviction was decided on. One that is under way goes on.
