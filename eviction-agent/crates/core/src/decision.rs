@@ -1,4 +1,4 @@
-//! What the engine answers: what to do, and on which grounds, in indices and numbers.
+//! What the engine answers: what to do, and why, in indices and numbers.
 //!
 //! A decision keeps the pods, the snapshot and the thresholds that it was made of, so that
 //! texts and reports can be written from it later, away from the path of reaction. In a
@@ -55,8 +55,8 @@ pub enum ProposalState {
     Unchanged,
     /// It is in force from now on, for this very decision if that is an evaluation.
     Applied,
-    /// It would evict pods that the policy in force would not, or has not been held against a
-    /// look.
+    /// It would evict pods that the policy in force would not, or has not been tried on a
+    /// sample.
     Pending(Box<PendingPolicy>),
 }
 
@@ -111,7 +111,7 @@ pub enum NotEvaluated {
 pub enum Action {
     /// Record on the node that an eviction threshold is met: Warning `EvictionThresholdMet`.
     RecordEvent(Resource),
-    /// Collect garbage of this kind, then look again and tell the engine.
+    /// Collect garbage of this kind; [`Event::Reclaimed`](super::input::Event::Reclaimed) has the next sample.
     Reclaim(Reclaim),
     /// Evict a pod.
     Evict(Eviction),
@@ -139,7 +139,7 @@ pub struct Evaluation {
     pub observations_after_reclaim: Option<Box<Observations>>,
     /// The pods by rank, if they were ranked.
     pub ranked: Vec<Candidate>,
-    /// Places of critical pods that would have been evicted.
+    /// Indices of critical pods that would have been evicted.
     pub critical_pods: Vec<u32>,
     /// Pods whose turn had come, but which are protected.
     pub refused_pods: Vec<RefusedPod>,
@@ -155,7 +155,7 @@ pub struct Evaluation {
     pub layout: DiskLayout,
     /// All thresholds, also those that do not count (any more).
     pub thresholds: Arc<[ResolvedThreshold]>,
-    /// The places of those that counted in this evaluation.
+    /// The indices of those that counted in this evaluation.
     pub visible: Arc<[u8]>,
     /// The active pods.
     pub pods: Arc<PodSet>,
@@ -165,13 +165,13 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// A threshold of the evaluation.
-    pub fn threshold(&self, place: u8) -> Option<&ResolvedThreshold> {
-        self.thresholds.get(usize::from(place))
+    pub fn threshold(&self, index: u8) -> Option<&ResolvedThreshold> {
+        self.thresholds.get(usize::from(index))
     }
 
     /// The signal of a threshold of the evaluation.
-    pub fn signal_of(&self, place: u8) -> Option<Signal> {
-        Some(self.threshold(place)?.threshold.signal)
+    pub fn signal_of(&self, index: u8) -> Option<Signal> {
+        Some(self.threshold(index)?.threshold.signal)
     }
 
     /// The threshold that a pod goes for, if it is one.

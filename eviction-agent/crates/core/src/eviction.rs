@@ -20,7 +20,7 @@ use crate::units::Nanos;
 /// The eviction of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its place among the pods of the evaluation.
+    /// Its index among the pods of the evaluation.
     pub pod: u32,
     /// How long it may take to end. May be zero or negative, as configured.
     pub grace_period_seconds: i64,
@@ -30,12 +30,12 @@ pub struct Eviction {
     pub ignores_budget: bool,
 }
 
-/// Why a pod is evicted. Places are those of its specification.
+/// Why a pod is evicted. Indices are those of its specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A threshold of the node, by its place.
+    /// A threshold of the node, by its index.
     Threshold {
-        /// Place in `Evaluation::thresholds`.
+        /// Index in `Evaluation::thresholds`.
         threshold: u8,
     },
     /// An emptyDir volume above its size limit.
@@ -100,7 +100,7 @@ const NEGLIGIBLE_PART: i64 = 64;
 /// signal: bytes, inodes or processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deficit {
-    /// The threshold: a place in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
+    /// The threshold: an index in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
     pub threshold_index: u8,
     /// What was available; after node-level reclaim, if there was a sample.
     pub available: i64,
@@ -175,11 +175,11 @@ impl fmt::Display for SkipReason {
 impl Deficit {
     /// What a threshold that is met, or about to be, lacks by an observation before anybody
     /// makes up for it.
-    pub(crate) fn of(place: u8, resolved: &ResolvedThreshold, seen: &Observation) -> Self {
+    pub(crate) fn of(index: u8, resolved: &ResolvedThreshold, seen: &Observation) -> Self {
         let threshold = resolved.value(seen.capacity);
         let goal = resolved.resolved_at(seen.capacity);
         let mut deficit = Self {
-            threshold_index: place,
+            threshold_index: index,
             available: seen.available,
             sampled_at: seen.time,
             threshold: threshold.units_rounded_up(),
@@ -310,8 +310,8 @@ fn requested(signal: Signal, known: &KnownPod) -> ExpectedRelease {
 }
 
 /// A value beyond what can be counted is no value.
-fn amount(figure: u64) -> Option<i64> {
-    i64::try_from(figure).ok()
+fn amount(value: u64) -> Option<i64> {
+    i64::try_from(value).ok()
 }
 
 fn clamped(number: i128) -> i64 {

@@ -1,4 +1,4 @@
-//! What the engine is told. Everything carries its own time, which may repeat or go back.
+//! The inputs of the engine. Each carries its own time, which may repeat or go back.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub enum Event {
     /// The active pods are now these: those bound to the node that have not finished.
     #[serde(skip)]
     Pods(Arc<PodSet>),
-    /// The answer to how the node's file systems are laid out. Until there is one, looks
+    /// The answer to how the node's file systems are laid out. Until there is one, samples
     /// decide nothing; after it, further answers are ignored.
     DiskLayout(Result<DiskLayout, UnknownReason>),
     /// A sample of the node: one evaluation of the pipeline.
@@ -44,15 +44,15 @@ pub enum Event {
     Sample(Arc<Snapshot>),
     /// There was to be a sample, but it failed: the evaluation ends with nothing changed.
     SampleFailed(UnknownReason),
-    /// The node-level reclaim that a decision asked for is over, and this is what the node
-    /// looks like now, or why nobody knows. The evaluation goes on.
+    /// The node-level reclaim that a decision asked for is over, and this is the node's
+    /// second sample, or why there is none. The evaluation goes on.
     #[serde(skip)]
     Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
     /// What came of an eviction that a decision asked for.
     Evicted(EvictionResult),
     /// Whoever evicts has reached a limit of his own: nobody new can go before this time.
     EvictionsPausedUntil(Timestamp),
-    /// Whether the API server can be asked for evictions from now on. It can, until this is told.
+    /// Whether the API server can be asked for evictions from now on. It can, until this says otherwise.
     ApiServer(ApiReachability),
     /// How far executors have come with an eviction.
     Executing {
@@ -65,7 +65,7 @@ pub enum Event {
     /// learned; the record has its own.
     #[serde(serialize_with = "oom_kill")]
     OomKill(Box<OomKill>),
-    /// A container ended, or more became known of an end that was told before.
+    /// A container ended, or more became known of an end that was reported before.
     ContainerEnded(Box<ContainerEnded>),
     /// The configuration was changed. The policy that it makes takes effect when it was held
     /// against a sample, see [`ProposalState`](super::decision::ProposalState).

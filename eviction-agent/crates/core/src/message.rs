@@ -81,7 +81,7 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
     Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
 }
 
-fn for_threshold(evaluation: &Evaluation, place: u32, threshold_index: u8, known: &KnownPod) -> EvictionText {
+fn for_threshold(evaluation: &Evaluation, index: u32, threshold_index: u8, known: &KnownPod) -> EvictionText {
     let mut annotations = BTreeMap::new();
     let Some(threshold) = evaluation.threshold(threshold_index).map(|resolved| &resolved.threshold) else {
         return EvictionText::default();
@@ -93,7 +93,7 @@ fn for_threshold(evaluation: &Evaluation, place: u32, threshold_index: u8, known
         let available = seen.available_quantity(threshold.signal);
         message += &format!("Threshold quantity: {quantity}, available: {available}. ");
     }
-    if let Some(stats) = evaluation.snapshot.stats_of(place) {
+    if let Some(stats) = evaluation.snapshot.stats_of(index) {
         if resource == Resource::Memory {
             name_pod(known, stats, &mut message, &mut annotations);
         }
@@ -174,6 +174,6 @@ fn larger_consumption(
     format!("{what} {name} was using {usage}, request is {request}, has larger consumption of {resource}. ")
 }
 
-fn bytes(figure: u64) -> Quantity {
-    Quantity::from_i64(figure.cast_signed(), Format::BinarySi)
+fn bytes(value: u64) -> Quantity {
+    Quantity::from_i64(value.cast_signed(), Format::BinarySi)
 }

@@ -17,8 +17,8 @@ impl<V> SortedMap<V> {
 
     /// The value of this name.
     pub fn get(&self, name: &str) -> Option<&V> {
-        let place = self.0.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
-        self.0.get(place).map(|(_, value)| value)
+        let index = self.0.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
+        self.0.get(index).map(|(_, value)| value)
     }
 
     /// Whether there is this name.

@@ -11,7 +11,7 @@
 //! - **Conditions** were raised when they were. One that the last sample has raised may have been
 //!   raised until the next sample, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
 //!   made while a threshold is met.
-//! - **Evictions** go on as soon as their pods are told of, with the time that has passed: those under
+//! - **Evictions** go on as soon as their pods are known, with the time that has passed: those under
 //!   way, also of pods whose objects are gone and what they hold is not ([`Event::Terminating`]), and those
 //!   that have ended, for as long as that says whom to let be.
 //! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
@@ -32,7 +32,7 @@ use super::time::Timestamp;
 use super::units::GoDuration;
 
 /// How long ago the last sample of a threshold may be that is taken for met all the time: as long as
-/// the kubelet waits for a victim before it looks again (`podCleanupTimeout`).
+/// the kubelet waits for a victim before it samples again (`podCleanupTimeout`).
 pub const MAX_SAMPLE_GAP: GoDuration = GoDuration::from_secs(30);
 
 /// How often a memory has to be made while a threshold is met, beside those of each change.
@@ -41,7 +41,7 @@ pub const PERSIST_INTERVAL: GoDuration = GoDuration::from_secs(5);
 /// No longer is anybody held up by what was known before: a minute is the longest that an executor asks for.
 pub const MAX_PAUSE: GoDuration = GoDuration::from_secs(60);
 
-/// What an engine knows that no look can tell.
+/// What an engine knows that no sample shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineState {

@@ -88,8 +88,8 @@ fn estimate(samples: &[Sample]) -> Option<Slope> {
     }
     let mut slopes = [0.0; PAIRS];
     let mut count = 0;
-    for (place, a) in samples.iter().enumerate() {
-        for b in &samples[place + 1..] {
+    for (index, a) in samples.iter().enumerate() {
+        for b in &samples[index + 1..] {
             let seconds = since(b.at, a.at).as_nanos() as f64 / 1e9;
             let change = i128::from(b.value) - i128::from(a.value);
             slopes[count] = change as f64 / seconds;

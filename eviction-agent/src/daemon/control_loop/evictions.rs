@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use eviction_core::decision::{Action, Decision};
 use eviction_core::eviction::Eviction;
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER, StartedEviction};
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
@@ -36,15 +36,14 @@ impl ControlLoop {
             self.state_sender.note();
             let id = target.decision;
             let is_asked = self.evictions.is_some() && self.state.reach == ApiReachability::Reachable;
-            let mut started = StartedEviction {
-                pod: Arc::clone(&target.pod),
-                signal: evaluation.label_of(eviction.cause),
-                hard: target.hard,
-                decided_at: self.clock.at(decided_mono_ns).wall,
-                grace_period_seconds: eviction.grace_period_seconds,
-                api: is_asked.then_some(ApiPhase::Asked),
-                killing: false,
-            };
+            let mut started = InFlightEviction::new(
+                Arc::clone(&target.pod),
+                evaluation.label_of(eviction.cause),
+                target.hard,
+                self.clock.at(decided_mono_ns).wall,
+                eviction.grace_period_seconds,
+            );
+            (started.decision, started.api) = (Some(id), is_asked.then_some(ApiPhase::Asked));
             let begun = match is_killed_in_kernel {
                 true => Err(KillRejection::KilledInKernel),
                 false => self.begin(&target, eviction.ignores_budget),
@@ -64,9 +63,8 @@ impl ControlLoop {
                     if refused != KillRejection::KilledInKernel {
                         self.rest(decided_mono_ns);
                     }
-                    let it = InFlightEviction::started(id, started);
-                    self.tell_refused(&it, &refused);
-                    self.tell_step(&it, Step::Refused(refused));
+                    self.tell_refused(&started, &refused);
+                    self.tell_step(&started, Step::Refused(refused));
                 }
             }
         }

@@ -10,7 +10,7 @@ use ::tests::allocations::{Asked, traced};
 use ::tests::node::{MIB, Node, PodSpec};
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, StartedEviction};
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::{ApiResult, KillProgress, KillUpdate};
@@ -197,7 +197,11 @@ impl Rig {
         let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
         // So long ago that the kubelet's rules wait for it no more.
         let decided_at = self.control_loop.clock.at(mono_ns().saturating_sub(40_000_000_000)).wall;
-        let it = StartedEviction { decided_at, ..started_eviction(&self.control_loop, &lost[0]) };
+        let it = InFlightEviction {
+            decided_at,
+            since: decided_at,
+            ..started_eviction(&self.control_loop, &lost[0])
+        };
         let uid = it.pod.uid.clone();
         self.control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
         self.control_loop.take_pods(PodIndex::new(rest));
@@ -211,16 +215,10 @@ impl Rig {
 const DECISION: u64 = 99;
 
 /// By the kill hand.
-fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> StartedEviction {
-    StartedEviction {
-        pod: Arc::clone(&known.name),
-        signal: Signal::MemoryAvailable.name(),
-        hard: true,
-        decided_at: control_loop.clock.now().wall,
-        grace_period_seconds: 60,
-        api: None,
-        killing: true,
-    }
+fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> InFlightEviction {
+    let (pod, signal) = (Arc::clone(&known.name), Signal::MemoryAvailable.name());
+    let begun = InFlightEviction::new(pod, signal, true, control_loop.clock.now().wall, 60);
+    InFlightEviction { killing: true, ..begun }
 }
 
 pub(super) fn runtime() -> tokio::runtime::Runtime {
@@ -373,7 +371,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
         let known = Arc::clone(&control_loop.pod_index.known()[0]);
         for killing in [true, false] {
             let api = Some(ApiPhase::Asked);
-            let it = StartedEviction { api, killing, ..started_eviction(control_loop, &known) };
+            let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
             let outcome = |progress| KillUpdate {
                 decision: DECISION,
                 pod: Arc::clone(&known.name),

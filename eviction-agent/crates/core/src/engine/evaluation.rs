@@ -167,12 +167,12 @@ impl Engine {
             return PredictionMode::Off;
         };
         let mut imminent = take(&mut evaluation.context.imminent);
-        for &place in evaluation.visible.iter() {
-            let resolved = evaluation.threshold(place);
+        for &index in evaluation.visible.iter() {
+            let resolved = evaluation.threshold(index);
             if resolved.is_some_and(|resolved| {
                 evaluation.context.is_imminent(resolved, &evaluation.observations, within)
             }) {
-                imminent.push(place);
+                imminent.push(index);
             }
         }
         evaluation.context.imminent = imminent;
@@ -185,9 +185,9 @@ impl Engine {
 
     fn raise_conditions(&mut self, at: Timestamp, met: &[Met], imminent: &[u8]) {
         let thresholds = self.thresholds.all();
-        let places = met.iter().map(|met| met.threshold).chain(imminent.iter().copied());
-        let raised = places
-            .filter_map(|place| thresholds.get(usize::from(place)))
+        let indices = met.iter().map(|met| met.threshold).chain(imminent.iter().copied());
+        let raised = indices
+            .filter_map(|index| thresholds.get(usize::from(index)))
             .map(|resolved| resolved.threshold.signal.condition());
         self.conditions.raise(at, raised, self.policy.pressure_transition_period);
     }

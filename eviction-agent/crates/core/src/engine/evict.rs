@@ -31,29 +31,29 @@ impl Engine {
         }
         let before = actions.len();
         let (pods, snapshot) = (Arc::clone(&evaluation.pods), Arc::clone(&evaluation.snapshot));
-        for &place in pods.limited() {
-            let (Some(known), Some(stats)) = (pods.get(place), snapshot.stats_of(place)) else { continue };
+        for &index in pods.limited() {
+            let (Some(known), Some(stats)) = (pods.get(index), snapshot.stats_of(index)) else { continue };
             let StorageCheck { cause, unknown_volumes } =
                 exceeded_limit(&known.limits, stats, evaluation.layout.dedicated_image_fs);
             evaluation.unknown_volumes += unknown_volumes;
             let Some(cause) = cause else { continue };
             if known.critical {
-                evaluation.critical_pods.push(place);
+                evaluation.critical_pods.push(index);
                 continue;
             }
             let request = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
-            let refusal = self.guard.refusal(request, known);
-            let ignores_budget = match refusal.map_or_else(|| self.ignores_pdb(known, true), Err) {
+            let refusal = self.guard.refusal(&self.policy.rules, request, known);
+            let ignores_budget = match refusal.map_or_else(|| self.ignores_pdb(at, known, true), Err) {
                 Ok(ignores_budget) => ignores_budget,
                 Err(why) => {
-                    evaluation.refused_pods.push(RefusedPod { pod: place, why });
+                    evaluation.refused_pods.push(RefusedPod { pod: index, why });
                     continue;
                 }
             };
             let grace_period_seconds = IMMEDIATE_GRACE_SECONDS;
-            let eviction = Eviction { pod: place, grace_period_seconds, cause, ignores_budget };
+            let eviction = Eviction { pod: index, grace_period_seconds, cause, ignores_budget };
             if self.policy.rules.are_kubelets() || self.begin_eviction(evaluation, known, &eviction, true) {
-                self.guard.record_eviction(at, known);
+                self.guard.record_eviction(&self.policy.rules, at, known);
                 actions.push(Action::Evict(eviction));
             }
         }
@@ -62,8 +62,8 @@ impl Engine {
 
     /// Whether an eviction ignores that the pod's PodDisruptionBudget has refused it lately; the refusal, if it
     /// does not.
-    fn ignores_pdb(&self, known: &KnownPod, hard: bool) -> Result<bool, Refusal> {
-        match self.pdb_refusals.refused_for(&known.pod.uid) {
+    fn ignores_pdb(&self, at: Timestamp, known: &KnownPod, hard: bool) -> Result<bool, Refusal> {
+        match self.pdb_refusals.refused_for(at, &known.pod.uid) {
             None => Ok(false),
             Some(_) if hard && self.policy.eviction.hard_ignores_pdb => Ok(true),
             Some(age) => Err(Refusal::DisruptionBudget { age }),
@@ -104,7 +104,7 @@ impl Engine {
         let measure = Measure::of(signal, evaluation.layout);
         rank(measure, &evaluation.pods, &evaluation.snapshot, &mut evaluation.ranked);
         match &self.policy.rules.preferences {
-            None => self.evict_first(evaluation, threshold_index, actions),
+            None => self.evict_first(at, evaluation, threshold_index, actions),
             Some(preferences) => {
                 let most = preferences.max_evictions_per_sync;
                 self.evict_for_deficit(at, evaluation, threshold_index, most, actions);
@@ -115,7 +115,13 @@ impl Engine {
     /// The first that is not critical. A failed kill would end the evaluation as well. Who has a
     /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is skipped by a
     /// soft threshold.
-    fn evict_first(&self, evaluation: &mut Evaluation, threshold_index: u8, actions: &mut Vec<Action>) {
+    fn evict_first(
+        &self,
+        at: Timestamp,
+        evaluation: &mut Evaluation,
+        threshold_index: u8,
+        actions: &mut Vec<Action>,
+    ) {
         let hard = is_hard(evaluation, threshold_index);
         if self.waits_for_api(hard) {
             evaluation.end = EvaluationEnd::ApiUnreachable;
@@ -130,7 +136,7 @@ impl Engine {
                 evaluation.critical_pods.push(candidate.pod);
                 continue;
             }
-            let ignores_budget = match self.ignores_pdb(known, hard) {
+            let ignores_budget = match self.ignores_pdb(at, known, hard) {
                 Ok(ignores_budget) => ignores_budget,
                 Err(why) => {
                     evaluation.refused_pods.push(RefusedPod { pod: candidate.pod, why });
@@ -230,9 +236,9 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
     if limits.containers.is_empty() {
         return None;
     }
-    let used = |figures: ContainerStatValues| {
-        let logs = bytes(figures.logs_used.unwrap_or(0));
-        let rootfs = if dedicated_image_fs { None } else { figures.rootfs_used };
+    let used = |values: ContainerStatValues| {
+        let logs = bytes(values.logs_used.unwrap_or(0));
+        let rootfs = if dedicated_image_fs { None } else { values.rootfs_used };
         logs + bytes(rootfs.unwrap_or(0))
     };
     stats.containers().find_map(|container| {

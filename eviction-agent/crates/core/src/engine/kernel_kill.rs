@@ -64,7 +64,7 @@ impl Engine {
 /// The nearest hard threshold of `memory.available` that is not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HardThreshold {
-    /// Its place among the thresholds.
+    /// Its index among the thresholds.
     pub(crate) index: u8,
     /// It is met when less than this is available, bytes.
     pub(crate) threshold: u64,
@@ -83,10 +83,10 @@ impl HardThreshold {
         reach: u64,
     ) -> Result<Self, NotArmedReason> {
         let signal = Signal::MemoryAvailable;
-        let guarded = thresholds.visible().iter().filter_map(|&place| {
-            let resolved = thresholds.all().get(usize::from(place))?;
+        let guarded = thresholds.visible().iter().filter_map(|&index| {
+            let resolved = thresholds.all().get(usize::from(index))?;
             let is_guarded = resolved.threshold.signal == signal && resolved.threshold.is_hard();
-            is_guarded.then_some((place, resolved))
+            is_guarded.then_some((index, resolved))
         });
         let guarded: Vec<_> = guarded.collect();
         if guarded.is_empty() {
@@ -102,13 +102,13 @@ impl HardThreshold {
             Reading::Known(seen) => seen,
             Reading::Unknown(why) => return Err(NotArmedReason::Unknown(why)),
         };
-        let figure = |value: i64| {
+        let value = |value: i64| {
             u64::try_from(value).map_err(|_| NotArmedReason::Unknown(UnknownReason::Implausible))
         };
-        let (available, capacity) = (figure(seen.available)?, figure(seen.capacity)?);
+        let (available, capacity) = (value(seen.available)?, value(seen.capacity)?);
         let mut nearest = None::<Self>;
         for (index, resolved) in guarded {
-            let met_below = figure(resolved.threshold.value.quantity(seen.capacity).value())?;
+            let met_below = value(resolved.threshold.value.quantity(seen.capacity).value())?;
             if available < met_below {
                 return Err(NotArmedReason::ThresholdMet);
             }
@@ -209,8 +209,8 @@ pub(crate) fn checked_order(
     if sheltered || opts_out(&victim.pod.annotations) {
         return Err(NotArmedReason::Protected);
     }
-    let place = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
-    let Some((first, others)) = place.and_then(|place| evaluation.ranked[place..].split_first()) else {
+    let index = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
+    let Some((first, others)) = index.and_then(|index| evaluation.ranked[index..].split_first()) else {
         return Err(NotArmedReason::NoCandidate(evaluation.end));
     };
     if matches!(first.class, OverRequestClass::NoStats | OverRequestClass::Unknown) {

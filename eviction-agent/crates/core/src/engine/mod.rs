@@ -77,7 +77,7 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Unknown,
-    /// Known; the evaluation that is told of it first does not see derived thresholds.
+    /// Known; the first evaluation after that does not see derived thresholds.
     Known {
         layout: DiskLayout,
         is_new: bool,
@@ -94,7 +94,7 @@ impl Engine {
     pub fn new(policy: Policy) -> Self {
         Self {
             thresholds: Thresholds::new(&policy.thresholds),
-            guard: EvictionGuard::new(&policy.rules),
+            guard: EvictionGuard::default(),
             policy,
             pods: Arc::default(),
             layout: Layout::Unknown,
@@ -148,7 +148,6 @@ impl Engine {
         let mut actions = take(&mut self.spare.actions);
         let mut proposal = None;
         self.in_flight.advance(at, !self.policy.rules.are_kubelets());
-        self.pdb_refusals.advance(at);
         let subject = self.take(at, event, &mut actions, &mut proposal);
         let ended = self.ended_containers(at, &subject, &actions);
         let mut conditions = take(&mut self.spare.conditions);
@@ -201,7 +200,7 @@ impl Engine {
                 self.guard.record_result(&outcome);
                 self.oom.evicted(at, &outcome, &self.pods);
                 if outcome.result == Err(NotEvicted::PdbDenied) {
-                    self.pdb_refusals.refuse(&outcome.uid);
+                    self.pdb_refusals.refuse(at, &outcome.uid);
                 }
                 self.in_flight.record_result(at, outcome);
                 DecisionKind::StateUpdated
@@ -221,7 +220,7 @@ impl Engine {
             Event::OomKill(kill) => {
                 self.signal_filter.note_oom_kill();
                 if let Some(uid) = &kill.pod_uid {
-                    self.guard.record_oom_kill(kill.at.unwrap_or(at), uid);
+                    self.guard.record_oom_kill(&self.policy.rules, kill.at.unwrap_or(at), uid);
                 }
                 self.oom_kill(at, *kill)
             }
@@ -281,7 +280,7 @@ impl Engine {
         self.awaiting_reclaim.is_some()
     }
 
-    /// Whether nobody is to be looked for: the kubelet waits for its victims before it looks again, and
+    /// Whether no pod is to be selected: the kubelet waits for its victims before it samples again, and
     /// nobody else goes before it is known what came of a request.
     pub fn is_waiting(&self, now: Timestamp) -> bool {
         let awaits_answer =

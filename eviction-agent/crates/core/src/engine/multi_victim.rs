@@ -38,12 +38,12 @@ impl Engine {
     pub fn needs_pods(&self, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory().measure);
         self.policy.rules.are_kubelets()
-            || self.thresholds.met_by(&seen).any(|(place, resolved)| {
+            || self.thresholds.met_by(&seen).any(|(index, resolved)| {
                 let signal = resolved.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
                     let hard = resolved.threshold.is_hard().then_some(IMMEDIATE);
                     let expected = self.in_flight.expected(signal, seen.time, hard);
-                    Deficit::of(place, resolved, &seen).lacking() > expected
+                    Deficit::of(index, resolved, &seen).lacking() > expected
                 })
             })
     }
@@ -164,10 +164,10 @@ impl Engine {
     }
 
     /// Whether a candidate may go, before it is asked what it frees. None for one that never may.
-    fn eligibility(&self, evaluation: &mut Evaluation, place: u32) -> Option<Eligibility> {
-        let known = evaluation.pods.get(place)?;
+    fn eligibility(&self, evaluation: &mut Evaluation, index: u32) -> Option<Eligibility> {
+        let known = evaluation.pods.get(index)?;
         if known.critical {
-            evaluation.critical_pods.push(place);
+            evaluation.critical_pods.push(index);
             return None;
         }
         // Pods may have gone while garbage was collected.
@@ -290,7 +290,7 @@ impl Selection<'_> {
 
     /// How long ago the pod's PodDisruptionBudget refused its eviction, if that still counts.
     fn refused_by_pdb(&self, pod: u32) -> Option<GoDuration> {
-        self.engine.pdb_refusals.refused_for(&self.evaluation.pods.get(pod)?.pod.uid)
+        self.engine.pdb_refusals.refused_for(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
     }
 
     fn continues(&self) -> bool {
@@ -324,7 +324,7 @@ impl Selection<'_> {
         if !self.engine.begin_eviction(self.evaluation, known, &eviction, self.hard) {
             return false;
         }
-        self.engine.guard.record_eviction(self.at, known);
+        self.engine.guard.record_eviction(&self.engine.policy.rules, self.at, known);
         self.actions.push(Action::Evict(eviction));
         self.remaining = self.remaining.saturating_sub(release.amount);
         self.may_evict -= 1;
@@ -341,7 +341,7 @@ impl Selection<'_> {
         let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let motive = EvictionMotive::Threshold { signal, hard: self.hard };
         let request = EvictionRequest { at: self.at, motive, is_last_resort };
-        self.engine.guard.refusal(request, known).or_else(|| {
+        self.engine.guard.refusal(&self.engine.policy.rules, request, known).or_else(|| {
             let stats = self.evaluation.snapshot.stats_of(pod);
             let measure = Measure::of(signal, self.evaluation.layout);
             (known.rank.enhanced && measure.frees_nothing(known, stats)).then_some(Refusal::FreesNothing)

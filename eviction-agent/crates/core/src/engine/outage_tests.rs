@@ -6,7 +6,7 @@ use crate::eviction::EvaluationEnd;
 use crate::fixture::{
     at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
 };
-use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
+use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
 use crate::policy::eviction_settings::WhenApiServerDown;
@@ -26,9 +26,7 @@ fn started(policy: Policy) -> Engine {
 /// The API server is asked to evict `a`.
 fn ask(engine: &mut Engine, seconds: i64) {
     let Some(it) = engine.in_flight().first().cloned() else { panic!("nobody was chosen") };
-    let InFlightEviction { pod, signal, hard, decided_at, grace_period_seconds, .. } = it;
-    let (api, killing) = (Some(ApiPhase::Asked), false);
-    let started = StartedEviction { pod, signal, hard, decided_at, grace_period_seconds, api, killing };
+    let started = InFlightEviction { api: Some(ApiPhase::Asked), ..it };
     step(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
 }
 

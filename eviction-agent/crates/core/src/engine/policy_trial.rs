@@ -48,7 +48,7 @@ impl Engine {
         Some(ProposalState::Applied)
     }
 
-    /// The policy that waits, if one does: looks are held against it as well.
+    /// The policy that waits, if one does: samples are evaluated by it as well.
     pub fn proposed(&self) -> Option<&Policy> {
         self.proposal.as_deref().map(|proposal| &proposal.policy)
     }
@@ -142,7 +142,7 @@ impl Engine {
 
     /// Pods with what follows from them under the policy in force.
     fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
-        let known = (0..).map_while(|place| pods.get(place));
+        let known = (0..).map_while(|index| pods.get(index));
         let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
         Arc::new(PodSet::new(known.collect()))
     }

@@ -28,7 +28,7 @@ impl Engine {
                 .collect(),
             counted: self.guard.counted(),
             oom_killed: self.guard.oom_killed(),
-            pdb_refused: self.pdb_refusals.refused().collect(),
+            pdb_refused: self.pdb_refusals.all().to_vec(),
             paused_until: self.in_flight.paused_until(),
         }
     }
@@ -63,8 +63,8 @@ impl Engine {
             let longest = SignedDuration::from_nanos(MAX_PAUSE.as_nanos());
             self.pause_until(at, until.min(at.checked_add(longest).unwrap_or(at)));
         }
-        self.guard.restore(counted, oom_killed);
-        self.pdb_refusals.restore(at, pdb_refused);
+        self.guard.restore(&self.policy.rules, counted, oom_killed);
+        self.pdb_refusals.restore(pdb_refused);
     }
 
     /// Evictions of a former engine go on when their pods are there.
@@ -75,7 +75,7 @@ impl Engine {
             let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
             let without_object =
                 || Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy));
-            let known = pods.index_of(&it.pod.uid).and_then(|place| pods.pods().get(place as usize));
+            let known = pods.index_of(&it.pod.uid).and_then(|index| pods.pods().get(index as usize));
             let known = known.map_or_else(without_object, Arc::clone);
             tracker.evicting(it.decided_at, &known, pods);
         });

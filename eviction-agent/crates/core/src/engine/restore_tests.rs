@@ -245,9 +245,9 @@ let policy = Policy { rules, ..policy(thresholds) };
 let known = pods(&policy);
 let (mut one, mut other) = (engine(policy.clone(), &known), engine(policy.clone(), &known));
 let mut now = 0;
-for (place, (pause, available)) in samples.into_iter().enumerate() {
+for (index, (pause, available)) in samples.into_iter().enumerate() {
 now += pause;
-if place == replaced {
+if index == replaced {
 other = after(&policy, now - 1, other.state(), &known);
 }
 let (decided, expected) = (sample(&mut other, now, available), sample(&mut one, now, available));

@@ -21,11 +21,11 @@ const PODS: u64 = 400;
 
 /// How the values of the pods stand to their order: sorts have good and bad cases.
 const USES: [fn(u64, u64) -> u64; 4] = [
-    |place, _| place,
-    |place, pods| pods - place,
+    |index, _| index,
+    |index, pods| pods - index,
     |_, _| 7,
     // Scattered: the multiplier of Knuth's multiplicative hashing.
-    |place, _| place.wrapping_mul(2_654_435_761) % 1_000_003,
+    |index, _| index.wrapping_mul(2_654_435_761) % 1_000_003,
 ];
 
 fn limited(uid: &str) -> Pod {
@@ -42,14 +42,14 @@ fn steps_of(
     pods: u64,
     uses: fn(u64, u64) -> u64,
 ) -> (EvaluationEnd, u64) {
-    let uid = |place: u64| format!("{place:08}");
-    let set = set((0..pods).map(|place| limited(&uid(place))).collect());
+    let uid = |index: u64| format!("{index:08}");
+    let set = set((0..pods).map(|index| limited(&uid(index))).collect());
     let mut builder = SnapshotBuilder::new();
     builder.node(node(memory, disk, at(1)));
-    for place in 0..pods {
-        let used = Some(uses(place, pods));
+    for index in 0..pods {
+        let used = Some(uses(index, pods));
         let values = PodStatValues { memory_working_set: used, ..PodStatValues::default() };
-        let mut pod = builder.pod(&uid(place), values);
+        let mut pod = builder.pod(&uid(index), values);
         for name in ["app", "proxy", "logs"] {
             pod.container(name, ContainerStatValues { logs_used: used, ..ContainerStatValues::default() });
         }

@@ -38,7 +38,7 @@ pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: St
     }
 }
 
-/// These candidates, each with its place.
+/// These candidates, each with its index.
 pub(super) fn rows(
     candidates: &[(usize, &CandidateRecord)],
     resource: Resource,
@@ -146,7 +146,7 @@ fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
     format!("is given {}s to end{kind}", eviction.grace_period_seconds)
 }
 
-/// What a pod above its own limits is told.
+/// Why a pod above its own limits is evicted.
 pub(super) fn above_limit(eviction: &EvictionRecord) -> String {
     let message = printable(eviction.message.trim_end());
     format!("{message} It is given {}s to end.", eviction.grace_period_seconds)

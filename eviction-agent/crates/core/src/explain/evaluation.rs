@@ -28,8 +28,8 @@ impl TextPage<'_> {
 
     /// Lines of one kind; the label stands before the first.
     pub(super) fn lines(&mut self, label: &str, lines: impl IntoIterator<Item = String>) {
-        for (place, line) in lines.into_iter().enumerate() {
-            let label = if place == 0 { label } else { "" };
+        for (index, line) in lines.into_iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
             *self.out += &format!("  {}{line}\n", self.style.paint(Tone::Strong, &format!("{label:LABEL$}")));
         }
     }
@@ -219,7 +219,7 @@ pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &I
             format!("{name} for {signal}, {remaining_grace} of its grace period left")
         }
         InFlightPhase::Terminated { .. } => {
-            format!("{name} is gone; figures from before that still count it")
+            format!("{name} is gone; values from before that still count it")
         }
         InFlightPhase::Failed { why, age } => {
             format!("{name} did not go ({}), {age} ago", printable(why))

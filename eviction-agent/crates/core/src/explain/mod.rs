@@ -2,7 +2,7 @@
 //! how little it would have taken for another to go.
 //!
 //! Everything here is made from [`DecisionRecord`] alone, without IO, so that a replay, a live agent
-//! and a recording read the same. [`Explainer`] is told one record after the other. Passes in
+//! and a recording read the same. [`Explainer`] takes one record after the other. Passes in
 //! which nothing happened become one line.
 
 mod candidates;
@@ -168,9 +168,9 @@ fn not_evaluated(why: NotEvaluated) -> String {
              later passes raise conditions, but evict for no threshold"
                 .to_owned()
         }
-        NotEvaluated::NoSample(why) => format!("the look at the node failed: {}", signals::unknown(why)),
+        NotEvaluated::NoSample(why) => format!("the sample of the node failed: {}", signals::unknown(why)),
         NotEvaluated::NotAwaitingReclaim => {
-            "a second look came although nothing was being reclaimed".to_owned()
+            "a second sample came although nothing was being reclaimed".to_owned()
         }
     }
 }

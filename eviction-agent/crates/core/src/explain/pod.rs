@@ -116,8 +116,8 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
         return;
     };
     let name = pod(&own.pod);
-    let place = format!("{} of {}", rank + 1, evaluation.candidates.len());
-    let rank_text = format!("rank {place}, short of {resource}");
+    let rank_text = format!("{} of {}", rank + 1, evaluation.candidates.len());
+    let rank_text = format!("rank {rank_text}, short of {resource}");
     let (tone, heading) = match own.result {
         CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: {rank_text}")),
         CandidateOutcome::GraceShortened => (Tone::Bad, format!("SHORTEN {name}: {rank_text}")),
@@ -153,8 +153,8 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
 /// Those whose turn came, the neighbours of the pod, and itself.
 fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
     let near = rank.saturating_sub(1)..=rank + 1;
-    let shown = |(place, candidate): &(usize, &CandidateRecord)| {
-        near.contains(place) || !matches!(candidate.result, CandidateOutcome::NotReached)
+    let shown = |(index, candidate): &(usize, &CandidateRecord)| {
+        near.contains(index) || !matches!(candidate.result, CandidateOutcome::NotReached)
     };
     evaluation.candidates.iter().enumerate().filter(shown).collect()
 }

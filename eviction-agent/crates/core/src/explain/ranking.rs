@@ -4,14 +4,14 @@ use super::candidates::{excess_text, margin_cell, margin_sentence, protection_no
 use super::text::{amount, pod, quantity};
 use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
 
-/// Sentences about the pod at a place in the ranking, the heading first.
-pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
+/// Sentences about the pod at an index in the ranking, the heading first.
+pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     let resource = ranking.signal.resource();
     let (candidates, ranks) = (&ranking.candidates, ranking.ranks().collect::<Vec<_>>());
-    let Some(own) = candidates.get(place) else { return Vec::new() };
+    let Some(own) = candidates.get(index) else { return Vec::new() };
     let (name, signal) = (pod(&own.pod), ranking.signal);
     let of = ranks.iter().flatten().count();
-    let mut lines = vec![match (ranks.get(place).copied().flatten(), &own.skipped_reason) {
+    let mut lines = vec![match (ranks.get(index).copied().flatten(), &own.skipped_reason) {
         (Some(1), _) => format!("{name} is evicted first for {signal}: rank 1 of {of}"),
         (Some(rank), _) => format!("{name} has rank {rank} of {of} for {signal}"),
         (None, Some(why)) => format!("{name} is not evicted for {signal}: {why}"),
@@ -24,9 +24,9 @@ pub fn explain_rank(ranking: &RankingRecord, place: usize) -> Vec<String> {
     let rival = own.margin.and_then(|margin| candidates.get(margin.against));
     lines.extend(rival.map(|rival| margin_sentence(resource, own, rival)));
     let has_rank = |at: &usize| ranks.get(*at).copied().flatten().is_some();
-    if has_rank(&place) {
-        let before = (0..place).rev().find(has_rank).and_then(|at| candidates.get(at));
-        let after = (place + 1..candidates.len()).find(has_rank).and_then(|at| candidates.get(at));
+    if has_rank(&index) {
+        let before = (0..index).rev().find(has_rank).and_then(|at| candidates.get(at));
+        let after = (index + 1..candidates.len()).find(has_rank).and_then(|at| candidates.get(at));
         lines.extend(
             before.map(|it| format!("{} goes before it: {}", pod(&it.pod), ranks_before(resource, it, own))),
         );
@@ -78,9 +78,9 @@ mod tests {
             (snapshot(node(50, 1000, at(0)), &used).indexed(&pods), DiskLayout::default());
         let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight: Vec::new(), sized: false };
         let ranking = sample.ranking(Signal::MemoryAvailable);
-        let text = |place: usize| {
-            let forecast = forecast(&ranking, &ranking.candidates[place]);
-            format!("{}\n[{forecast}]\n", explain_rank(&ranking, place).join("\n"))
+        let text = |index: usize| {
+            let forecast = forecast(&ranking, &ranking.candidates[index]);
+            format!("{}\n[{forecast}]\n", explain_rank(&ranking, index).join("\n"))
         };
         (0..4).map(text).collect()
     }

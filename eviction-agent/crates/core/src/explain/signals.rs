@@ -184,7 +184,7 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
     if !other.is_empty() {
         lines.push(other.join("; "));
     }
-    lines.extend(absent.iter().map(|figure| format!("{} is unknown: {}", figure.value, unknown(figure.why))));
+    lines.extend(absent.iter().map(|absent| format!("{} is unknown: {}", absent.value, unknown(absent.why))));
     lines.extend(memory_condition(*gate));
     lines
 }

@@ -101,7 +101,7 @@ pub(super) enum Tone {
     Warning,
     /// Nothing happens.
     Good,
-    /// What the eye looks for.
+    /// What the reader looks for.
     Strong,
     /// What only some readers want.
     Faint,

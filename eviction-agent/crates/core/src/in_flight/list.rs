@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::{
     ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, Label, RETRY_AFTER,
-    StartedEviction, TERMINATION_TIMEOUT,
+    TERMINATION_TIMEOUT,
 };
 use crate::eviction::{ExpectedRelease, is_negligible};
 use crate::pods::{KnownPod, PodSet};
@@ -89,8 +89,8 @@ impl InFlightEvictions {
         if let ExecutorUpdate::Started(started) = update {
             return self.start(decision, *started);
         }
-        let Some(place) = self.list.iter().position(|it| it.decision == Some(decision)) else { return };
-        let it = &mut self.list[place];
+        let Some(index) = self.list.iter().position(|it| it.decision == Some(decision)) else { return };
+        let it = &mut self.list[index];
         match update {
             ExecutorUpdate::Started(_) => {}
             ExecutorUpdate::Shortened { grace_period_seconds, killing } => {
@@ -119,24 +119,24 @@ impl InFlightEvictions {
             _ => false,
         };
         if is_over {
-            self.list.remove(place);
+            self.list.remove(index);
         }
     }
 
-    /// Executors begin with one that was chosen, or, where an evaluation remembers nobody, with a new one.
-    fn start(&mut self, decision: u64, started: StartedEviction) {
-        let uid = &started.pod.uid;
-        let is_chosen =
-            |it: &&mut InFlightEviction| it.is_of(uid) && it.is_terminating() && !it.is_executing();
+    /// Executors begin with one that was chosen, or, where an evaluation remembers none, with a new one.
+    fn start(&mut self, decision: u64, started: InFlightEviction) {
+        let is_chosen = |it: &&mut InFlightEviction| {
+            it.is_of(&started.pod.uid) && it.is_terminating() && !it.is_executing()
+        };
         if let Some(it) = self.list.iter_mut().rfind(is_chosen) {
             (it.decision, it.api, it.killing) = (Some(decision), started.api, started.killing);
             it.decided_at = started.decided_at;
             return;
         }
-        self.list.push(InFlightEviction::started(decision, started));
+        self.list.push(InFlightEviction { decision: Some(decision), ..started });
     }
 
-    /// Until when the kubelet waits for its victims before it looks again (`eviction_manager.go:
+    /// Until when the kubelet waits for its victims before it samples again (`eviction_manager.go:
     /// waitForPodsCleanup`), or for whatever else nobody new may go.
     pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
         let pending =
@@ -196,8 +196,8 @@ impl InFlightEvictions {
         mut resumed: impl FnMut(&InFlightEviction),
     ) {
         let leaving = std::mem::take(&mut self.terminating);
-        let mut place = 0;
-        while let Some(it) = self.list.get(place) {
+        let mut index = 0;
+        while let Some(it) = self.list.get(index) {
             let uid = &it.pod.uid;
             let is_leaving = it.is_terminating() && leaving.contains(uid);
             let is_there = is_leaving || pods.index_of(uid).is_some();
@@ -214,17 +214,17 @@ impl InFlightEvictions {
                 (true, false) => it.age(at) < matters_for,
             };
             if !goes_on {
-                self.list.remove(place);
+                self.list.remove(index);
                 continue;
             }
-            let it = &mut self.list[place];
+            let it = &mut self.list[index];
             if it.restored && is_there {
                 it.restored = false;
                 if it.is_terminating() {
                     resumed(it);
                 }
             }
-            place += 1;
+            index += 1;
         }
         self.terminating = leaving;
     }
@@ -241,12 +241,12 @@ impl InFlightEvictions {
             Err(why) => why,
         };
         // What an executor is at goes on.
-        let place = self.list.iter().rposition(|it| is_meant(it) && !it.is_executing());
-        let Some(place) = place else { return };
+        let index = self.list.iter().rposition(|it| is_meant(it) && !it.is_executing());
+        let Some(index) = index else { return };
         match why {
-            NotEvicted::Failed(why) => self.list[place].end(Ended::Failed(Failure::Reported(why)), at),
+            NotEvicted::Failed(why) => self.list[index].end(Ended::Failed(Failure::Reported(why)), at),
             // It has not left.
-            NotEvicted::PdbDenied | NotEvicted::NotAsked => drop(self.list.remove(place)),
+            NotEvicted::PdbDenied | NotEvicted::NotAsked => drop(self.list.remove(index)),
         }
     }
 
@@ -279,21 +279,8 @@ impl InFlightEvictions {
         }
         self.list.retain(|failed| !failed.is_of(&pod.pod.uid) || failed.is_executing());
         let now = self.last.unwrap_or_default();
-        self.list.push(InFlightEviction {
-            pod: Arc::clone(&pod.name),
-            signal: label,
-            hard,
-            decided_at: now,
-            since: now,
-            grace_period_seconds,
-            expected,
-            ended: None,
-            decision: None,
-            api: None,
-            killing: false,
-            reported_gone: false,
-            restored: false,
-        });
+        let begun = InFlightEviction::new(Arc::clone(&pod.name), label, hard, now, grace_period_seconds);
+        self.list.push(InFlightEviction { expected, ..begun });
         true
     }
 
@@ -328,7 +315,7 @@ impl InFlightEvictions {
         signal: Signal,
         open: i64,
         grace_period_seconds: i64,
-        place_of: impl Fn(&str) -> Option<u32>,
+        index_of: impl Fn(&str) -> Option<u32>,
     ) -> Option<(u32, ExpectedRelease)> {
         let (now, grace) = (self.last.unwrap_or_default(), GoDuration::from_secs(grace_period_seconds));
         self.list.iter_mut().filter(|it| !it.restored).find_map(|it| {
@@ -336,12 +323,12 @@ impl InFlightEvictions {
             if is_negligible(release.amount, open) || !it.can_shorten(now, grace) {
                 return None;
             }
-            let place = place_of(&it.pod.uid)?;
+            let index = index_of(&it.pod.uid)?;
             it.hard = true;
             it.signal = signal.name();
             it.grace_period_seconds = grace_period_seconds;
             it.since = now;
-            Some((place, release))
+            Some((index, release))
         })
     }
 

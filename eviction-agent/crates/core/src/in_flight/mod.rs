@@ -137,10 +137,10 @@ pub enum Failure {
 }
 
 /// How far executors have come with an eviction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ExecutorUpdate {
-    /// They have begun.
-    Started(Box<StartedEviction>),
+    /// They have begun with it.
+    Started(Box<InFlightEviction>),
     /// They hurry now, for a hard threshold.
     Shortened {
         /// The new grace period.
@@ -165,30 +165,15 @@ pub enum ExecutorUpdate {
     PodGone,
 }
 
-/// An eviction that executors have begun.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartedEviction {
-    /// Whose.
-    pub pod: Arc<PodName>,
-    /// See [`InFlightEviction::signal`].
-    #[serde(deserialize_with = "deserialize_label")]
-    pub signal: Label,
-    /// See [`InFlightEviction::hard`].
-    pub hard: bool,
-    /// See [`InFlightEviction::decided_at`].
-    pub decided_at: Timestamp,
-    /// See [`InFlightEviction::grace_period_seconds`].
-    pub grace_period_seconds: i64,
-    /// See [`InFlightEviction::api`].
-    pub api: Option<ApiPhase>,
-    /// See [`InFlightEviction::killing`].
-    pub killing: bool,
-}
-
 impl InFlightEviction {
-    /// One that executors have begun. It is not known what it will free.
-    pub fn started(decision: u64, started: StartedEviction) -> Self {
-        let StartedEviction { pod, signal, hard, decided_at, grace_period_seconds, api, killing } = started;
+    /// One that was just decided. It is not known what it will free.
+    pub fn new(
+        pod: Arc<PodName>,
+        signal: Label,
+        hard: bool,
+        decided_at: Timestamp,
+        grace_period_seconds: i64,
+    ) -> Self {
         Self {
             pod,
             signal,
@@ -198,9 +183,9 @@ impl InFlightEviction {
             grace_period_seconds,
             expected: [ExpectedRelease::UNKNOWN; Signal::COUNT],
             ended: None,
-            decision: Some(decision),
-            api,
-            killing,
+            decision: None,
+            api: None,
+            killing: false,
             reported_gone: false,
             restored: false,
         }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{ApiPhase, ExecutorUpdate, InFlightEviction, StartedEviction};
+use super::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use crate::engine::Engine;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{at, engine, hard, pod, policy, set, step};
@@ -24,19 +24,14 @@ fn kubelet() -> Engine {
     engine(policy(vec![hard(Signal::MemoryAvailable, "200")]), &pods())
 }
 
-fn started(uid: &str, seconds: i64, api: Option<ApiPhase>) -> StartedEviction {
-    StartedEviction {
-        pod: Arc::new(PodName { namespace: "default".into(), name: uid.into(), uid: uid.into() }),
-        signal: Signal::MemoryAvailable.name(),
-        hard: true,
-        decided_at: at(seconds),
-        grace_period_seconds: 1,
-        api,
-        killing: api.is_none(),
-    }
+fn started(uid: &str, seconds: i64, api: Option<ApiPhase>) -> InFlightEviction {
+    let pod = Arc::new(PodName { namespace: "default".into(), name: uid.into(), uid: uid.into() });
+    let signal = Signal::MemoryAvailable.name();
+    let killing = api.is_none();
+    InFlightEviction { api, killing, ..InFlightEviction::new(pod, signal, true, at(seconds), 1) }
 }
 
-fn start(engine: &mut Engine, decision: u64, seconds: i64, started: StartedEviction) {
+fn start(engine: &mut Engine, decision: u64, seconds: i64, started: InFlightEviction) {
     update(engine, decision, seconds, ExecutorUpdate::Started(Box::new(started)));
 }
 

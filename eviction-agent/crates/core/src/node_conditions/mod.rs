@@ -45,7 +45,7 @@ const UNTIL: &str = "eviction thresholds were met until ";
 /// What a condition's text is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct ConditionInputs<'a> {
-    /// How hard the node is pressed, by the place of the condition.
+    /// How hard the node is pressed, by the index of the condition.
     pub pressures: &'a [Pressure; NodeCondition::COUNT],
     /// The thresholds that causes name.
     pub thresholds: &'a [ResolvedThreshold],
@@ -80,16 +80,16 @@ pub enum Due {
 /// What the node's conditions ought to be; all times are those of the clock that shows `now`.
 ///
 /// `lastTransitionTime` stays what it was as long as the status does, whoever wrote it: unless the
-/// status was seen to change later, though nobody could be told then.
-pub fn conditions(node: &Node, grounds: ConditionInputs<'_>, now: Timestamp) -> Conditions {
+/// status was seen to change later, though it could not be written then.
+pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> Conditions {
     let now = whole_seconds(now);
     let mut due = Due::Not;
     let mut heartbeat: Option<Timestamp> = None;
     let all = CONDITIONS.map(|condition| {
         let kind = condition_type(condition);
-        let pressure = &grounds.pressures[condition as usize];
+        let pressure = &inputs.pressures[condition as usize];
         let before = node.conditions.iter().find(|before| &*before.kind == kind);
-        let (status, (reason, message)) = (pressure.status.name(), text(condition, pressure, grounds));
+        let (status, (reason, message)) = (pressure.status.name(), text(condition, pressure, inputs));
         let seen = pressure.since.map(|since| whole_seconds(since).min(now));
         let same = before.filter(|before| &*before.status == status);
         let transition = match same.and_then(|before| before.last_transition_time) {
@@ -139,11 +139,11 @@ pub fn transition_since(reason: &str, message: &str) -> Option<Timestamp> {
 fn text(
     condition: NodeCondition,
     pressure: &Pressure,
-    grounds: ConditionInputs<'_>,
+    inputs: ConditionInputs<'_>,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
         (Status::True, Cause::Met { threshold: index }) => {
-            let threshold = grounds.thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
+            let threshold = inputs.thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
             let below = threshold.map(|threshold| {
                 let grace = match threshold.is_hard() {
                     true => "hard threshold".to_owned(),
@@ -169,7 +169,7 @@ fn text(
             let message = format!(
                 "{UNTIL}{}; {worst}; the condition holds for {} longer",
                 whole_seconds(last),
-                grounds.period
+                inputs.period
             );
             (IN_TRANSITION, message)
         }
@@ -215,18 +215,18 @@ impl Effect {
 /// A change of the list of taints. They are made in their order, on the list as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintChange {
-    /// The agent's taint of that key at that place gets another effect.
+    /// The agent's taint of that key at that index gets another effect.
     Replace {
-        /// Its place.
+        /// Its index.
         index: usize,
         /// Its key.
         key: &'static str,
         /// The new effect.
         effect: Effect,
     },
-    /// The agent's taint of that key at that place goes. Later places come first.
+    /// The agent's taint of that key at that index goes. Later indices come first.
     Remove {
-        /// Its place.
+        /// Its index.
         index: usize,
         /// Its key.
         key: &'static str,
@@ -261,7 +261,7 @@ pub fn wanted(pressure: &Pressure, marks: NodeStatusSettings) -> Option<Effect> 
     }
 }
 
-/// What has to change so that the agent's taints are these, by the place of the condition.
+/// What has to change so that the agent's taints are these, by the index of the condition.
 pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> Vec<TaintChange> {
     let (mut replaced, mut removed, mut added) = (Vec::new(), Vec::new(), Vec::new());
     for condition in CONDITIONS {
@@ -289,7 +289,7 @@ pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> V
         }
         removed.extend(found.into_iter().map(|(index, effect)| (index, key, effect)));
     }
-    // What comes behind a place that is taken away moves up.
+    // What comes behind an index that is taken away moves up.
     removed.sort_by_key(|(index, ..)| std::cmp::Reverse(*index));
     let removed = removed.into_iter().map(|(index, key, effect)| TaintChange::Remove { index, key, effect });
     replaced.into_iter().chain(removed).chain(added).collect()

@@ -19,7 +19,7 @@ use crate::signal::NodeCondition;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-/// All conditions; a condition as `usize` is its place.
+/// All conditions; a condition as `usize` is its index.
 pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] =
     [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
 
@@ -75,9 +75,9 @@ pub enum Cause {
     /// No threshold is met.
     #[default]
     NoPressure,
-    /// This one is, by its place in the list of thresholds: the worst of them, the first of several.
+    /// This one is, by its index in the list of thresholds: the worst of them, the first of several.
     Met {
-        /// Its place in [`Evaluation::thresholds`].
+        /// Its index in [`Evaluation::thresholds`].
         threshold: u8,
     },
     /// One is about to be met.
@@ -106,14 +106,14 @@ impl Pressures {
     pub fn update(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
         let evaluation = decision.evaluation();
         for condition in CONDITIONS {
-            let place = condition as usize;
+            let index = condition as usize;
             let met = evaluation.and_then(|evaluation| worst(evaluation, condition));
             if let Some((_, Severity::Hard)) = met {
-                self.hard_at[place] = Some(decision.at);
+                self.hard_at[index] = Some(decision.at);
             }
             let raised = decision.conditions.iter().find(|raised| raised.condition == condition);
             let blind = || decision.unknown_conditions().any(|unknown| unknown == condition);
-            let before = self.now[place];
+            let before = self.now[index];
             let (status, severity, cause) = match raised {
                 Some(raised) => {
                     let cause = match (evaluation, met) {
@@ -123,14 +123,14 @@ impl Pressures {
                         (None, _) if before.status == Status::True => before.cause,
                         (_, _) => Cause::Transition { since: raised.at },
                     };
-                    (Status::True, Some(self.severity(place, decision.at, period)), cause)
+                    (Status::True, Some(self.severity(index, decision.at, period)), cause)
                 }
                 None if blind() => (Status::Unknown, None, Cause::Unavailable),
                 None => (Status::False, None, Cause::NoPressure),
             };
             let changed = self.has_decisions && status != before.status;
             let since = if changed { Some(decision.at) } else { before.since };
-            self.now[place] = Pressure { status, since, severity, cause };
+            self.now[index] = Pressure { status, since, severity, cause };
         }
         self.has_decisions = true;
         &self.now
@@ -139,21 +139,21 @@ impl Pressures {
     /// Takes over what was said before the start. A change of status against that is one.
     pub fn seed(&mut self, seed: &InitialConditions) {
         for condition in CONDITIONS {
-            let place = condition as usize;
-            let Some(InitialCondition { status, raised_at, hard, published_at: _ }) = seed.0[place] else {
+            let index = condition as usize;
+            let Some(InitialCondition { status, raised_at, hard, published_at: _ }) = seed.0[index] else {
                 continue;
             };
-            self.now[place] = Pressure { status, ..Pressure::default() };
+            self.now[index] = Pressure { status, ..Pressure::default() };
             if hard {
-                self.hard_at[place] = self.hard_at[place].max(raised_at);
+                self.hard_at[index] = self.hard_at[index].max(raised_at);
             }
             self.has_decisions = true;
         }
     }
 
-    fn severity(&self, place: usize, now: Timestamp, period: GoDuration) -> Severity {
+    fn severity(&self, index: usize, now: Timestamp, period: GoDuration) -> Severity {
         let lasts = |at: Timestamp| at == now || since(now, at) < period;
-        if self.hard_at[place].is_some_and(lasts) { Severity::Hard } else { Severity::Soft }
+        if self.hard_at[index].is_some_and(lasts) { Severity::Hard } else { Severity::Soft }
     }
 }
 
@@ -186,7 +186,7 @@ impl InitialConditions {
     }
 }
 
-/// What was said of each condition before the start, by its place.
+/// What was said of each condition before the start, by its index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InitialConditions(pub [Option<InitialCondition>; NodeCondition::COUNT]);
 
@@ -257,12 +257,12 @@ pub struct PublishedCondition {
 }
 
 impl Pressures {
-    /// What was said last of each condition, by its place; nothing before there was a decision.
+    /// What was said last of each condition, by its index; nothing before there was a decision.
     pub fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
         let said = |condition: NodeCondition| {
-            let place = condition as usize;
-            let Pressure { status, since, .. } = self.now[place];
-            PublishedCondition { status, since, hard_at: self.hard_at[place] }
+            let index = condition as usize;
+            let Pressure { status, since, .. } = self.now[index];
+            PublishedCondition { status, since, hard_at: self.hard_at[index] }
         };
         self.has_decisions.then(|| CONDITIONS.map(said))
     }
@@ -270,10 +270,10 @@ impl Pressures {
     /// Goes on where another agent ended. A change of status against that is one.
     pub fn restore(&mut self, said: &[PublishedCondition; NodeCondition::COUNT]) {
         for condition in CONDITIONS {
-            let place = condition as usize;
-            let PublishedCondition { status, since, hard_at } = said[place];
-            self.now[place] = Pressure { status, since, ..Pressure::default() };
-            self.hard_at[place] = hard_at;
+            let index = condition as usize;
+            let PublishedCondition { status, since, hard_at } = said[index];
+            self.now[index] = Pressure { status, since, ..Pressure::default() };
+            self.hard_at[index] = hard_at;
         }
         self.has_decisions = true;
     }

@@ -24,7 +24,7 @@ fn pressed(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] {
     all
 }
 
-fn grounds<'a>(
+fn inputs<'a>(
     pressures: &'a [Pressure; NodeCondition::COUNT],
     thresholds: &'a [ResolvedThreshold],
 ) -> ConditionInputs<'a> {
@@ -42,21 +42,21 @@ const HARD: Pressure = Pressure {
 fn conditions_are_due_when_they_say_something_else() {
     let thresholds = thresholds();
     let calm = pressed(Pressure::default());
-    let first = conditions(&Node::default(), grounds(&calm, &thresholds), at(0));
+    let first = conditions(&Node::default(), inputs(&calm, &thresholds), at(0));
     assert_eq!((first.due, first.heartbeat), (Due::Status, at(0)));
     assert!(first.all.iter().all(|it| &*it.status == "False" && it.last_transition_time == Some(at(0))));
     let mut node = Node { conditions: first.all.to_vec(), ..Node::default() };
     // The kubelet's stay where they are, and are no concern.
     node.conditions.insert(0, Condition { kind: "MemoryPressure".into(), ..Condition::default() });
 
-    let same = conditions(&node, grounds(&calm, &thresholds), at(299));
+    let same = conditions(&node, inputs(&calm, &thresholds), at(299));
     assert_eq!((same.due, same.heartbeat), (Due::Not, at(300)));
-    assert_eq!(conditions(&node, grounds(&calm, &thresholds), at(300)).due, Due::Heartbeat);
+    assert_eq!(conditions(&node, inputs(&calm, &thresholds), at(300)).due, Due::Heartbeat);
     // A clock that was set back.
-    assert_eq!(conditions(&node, grounds(&calm, &thresholds), at(-10)).due, Due::Heartbeat);
+    assert_eq!(conditions(&node, inputs(&calm, &thresholds), at(-10)).due, Due::Heartbeat);
 
     let hard = pressed(Pressure { since: Some(at(17)), ..HARD });
-    let raised = conditions(&node, grounds(&hard, &thresholds), at(20));
+    let raised = conditions(&node, inputs(&hard, &thresholds), at(20));
     let memory = &raised.all[MemoryPressure as usize];
     assert_eq!(raised.due, Due::Status);
     assert_eq!((&*memory.status, &*memory.reason), ("True", "HardEvictionThresholdMet"));
@@ -68,7 +68,7 @@ fn conditions_are_due_when_they_say_something_else() {
     node.conditions = raised.all.to_vec();
     let soft =
         pressed(Pressure { severity: Some(Severity::Soft), cause: Cause::Met { threshold: 0 }, ..HARD });
-    let lighter = conditions(&node, grounds(&soft, &thresholds), at(400));
+    let lighter = conditions(&node, inputs(&soft, &thresholds), at(400));
     let memory = &lighter.all[MemoryPressure as usize];
     assert_eq!(lighter.due, Due::Detail);
     assert_eq!(&*memory.message, "memory.available is below 200Mi (soft threshold, grace period 30s)");
@@ -88,7 +88,7 @@ fn a_transition_is_kept_from_before_the_start_and_found_late_after_an_outage() {
     let node = Node { conditions: vec![said], ..Node::default() };
     let transition = |since| {
         let pressures = pressed(Pressure { since, ..HARD });
-        let conditions = conditions(&node, grounds(&pressures, &thresholds), at(1_000));
+        let conditions = conditions(&node, inputs(&pressures, &thresholds), at(1_000));
         conditions.all[MemoryPressure as usize].last_transition_time
     };
     assert_eq!(transition(None), Some(at(40)));
@@ -102,7 +102,7 @@ fn since_when_a_condition_is_over_can_be_read_again() {
     let thresholds = thresholds();
     let over = Pressure { cause: Cause::Transition { since: at(100) }, ..HARD };
     let pressures = pressed(over);
-    let all = conditions(&Node::default(), grounds(&pressures, &thresholds), at(120)).all;
+    let all = conditions(&Node::default(), inputs(&pressures, &thresholds), at(120)).all;
     let memory = &all[MemoryPressure as usize];
     assert_eq!(
         &*memory.message,

@@ -31,7 +31,7 @@ pub enum TerminationCause {
 }
 
 impl TerminationCause {
-    /// All of them, in the order of their places.
+    /// All of them, in the order of their indices.
     pub const ALL: [Self; 4] = [Self::EvictedByAgent, Self::EvictedByKubelet, Self::OomKilled, Self::Other];
 
     /// As metrics and lines write it.

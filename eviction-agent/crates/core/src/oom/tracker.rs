@@ -242,7 +242,7 @@ impl OomTracker {
     pub(crate) fn pods_are(&mut self, now: Timestamp, active: &PodSet) {
         self.enter_decided(active);
         self.pods.retain(|uid, pod| {
-            if let Some(known) = active.index_of(uid).and_then(|place| active.pods().get(place as usize)) {
+            if let Some(known) = active.index_of(uid).and_then(|index| active.pods().get(index as usize)) {
                 pod.known = Some(Arc::clone(known));
                 return true;
             }
@@ -262,8 +262,8 @@ impl OomTracker {
             if self.pods.len() >= PODS {
                 self.forget_one(active);
             }
-            let place = active.index_of(uid);
-            let known = place.and_then(|place| active.pods().get(place as usize)).cloned();
+            let index = active.index_of(uid);
+            let known = index.and_then(|index| active.pods().get(index as usize)).cloned();
             self.anomalies.unknown_pods += u64::from(known.is_none());
             self.pods.insert(uid.into(), PodOomHistory::new(known));
         }

@@ -39,7 +39,7 @@ pub struct KnownPod {
     pub best_effort: bool,
     /// What it may use of the local disk.
     pub limits: LocalLimits,
-    /// What ranking looks at.
+    /// What ranking needs.
     pub rank: RankFacts,
     /// Whether and when it may be evicted at all.
     pub protection: PodProtection,
@@ -123,7 +123,7 @@ impl RankFacts {
 #[expect(clippy::disallowed_types, reason = "only ever looked up, and its hasher has no seed")]
 type PlacesByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<DefaultHasher>>;
 
-/// The active pods in an order of their own, each at its *place*. Made when pods come or go.
+/// The active pods in an order of their own, each at its *index*. Made when pods come or go.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     pods: Vec<Arc<KnownPod>>,
@@ -137,14 +137,14 @@ impl PodSet {
     /// Takes the pods in the given order. A uid may occur twice; both share its statistics.
     pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
         let mut set = Self { pods, ..Self::default() };
-        for (place, known) in (0..).zip(&set.pods) {
+        for (index, known) in (0..).zip(&set.pods) {
             if !known.limits.is_empty() {
-                set.limited.push(place);
+                set.limited.push(index);
             }
             match set.by_uid.get(&known.pod.uid) {
-                Some(&first) => set.repeated.push((place, first)),
+                Some(&first) => set.repeated.push((index, first)),
                 None => {
-                    set.by_uid.insert(known.pod.uid.clone(), place);
+                    set.by_uid.insert(known.pod.uid.clone(), index);
                 }
             }
         }
@@ -162,24 +162,24 @@ impl PodSet {
         self.pods.is_empty()
     }
 
-    /// All of them, by place.
+    /// All of them, by index.
     pub fn pods(&self) -> &[Arc<KnownPod>] {
         &self.pods
     }
 
-    /// The pod at a place.
-    pub fn get(&self, place: u32) -> Option<&KnownPod> {
+    /// The pod at an index.
+    pub fn get(&self, index: u32) -> Option<&KnownPod> {
         step();
-        self.pods.get(place as usize).map(|known| &**known)
+        self.pods.get(index as usize).map(|known| &**known)
     }
 
-    /// The first place of a uid.
+    /// The first index of a uid.
     pub fn index_of(&self, uid: &str) -> Option<u32> {
         step();
         self.by_uid.get(uid).copied()
     }
 
-    /// By place, where the pod stands when all are sorted by uid, then place.
+    /// By index, where the pod stands when all are sorted by uid, then index.
     pub fn uid_order(&self) -> &[u32] {
         &self.uid_order
     }
@@ -189,18 +189,18 @@ impl PodSet {
         &self.limited
     }
 
-    /// Places whose uid occurs earlier, with its first place.
+    /// Indices whose uid occurs earlier, with its first index.
     pub(crate) fn repeated(&self) -> &[(u32, u32)] {
         &self.repeated
     }
 
     fn order_by_uid(&self) -> Vec<u32> {
-        let uid = |&place: &usize| (&*self.pods[place].pod.uid, place);
-        let mut places: Vec<usize> = (0..self.pods.len()).collect();
-        places.sort_unstable_by(|a, b| uid(a).cmp(&uid(b)));
-        let mut order = vec![0; places.len()];
-        for (rank, place) in (0..).zip(places) {
-            order[place] = rank;
+        let uid = |&index: &usize| (&*self.pods[index].pod.uid, index);
+        let mut indices: Vec<usize> = (0..self.pods.len()).collect();
+        indices.sort_unstable_by(|a, b| uid(a).cmp(&uid(b)));
+        let mut order = vec![0; indices.len()];
+        for (rank, index) in (0..).zip(indices) {
+            order[index] = rank;
         }
         order
     }

@@ -33,7 +33,7 @@ pub enum EvictionOrder {
 pub struct PodProtection {
     /// When its turn is.
     pub order: EvictionOrder,
-    /// The place in `policy.protection` of the rule that fits.
+    /// The index in `policy.protection` of the rule that fits.
     pub rule: Option<usize>,
     /// No controller would bring it back, and it has not consented.
     pub without_controller: bool,
@@ -58,7 +58,7 @@ impl PodProtection {
         let PodAnnotations { opts_out, allows_eviction: consents, prefers_to_stay, hint, ignored } =
             PodAnnotations::of(&pod.annotations);
         let rule = preferences.protection.iter().position(|rule| fits(rule, pod));
-        let table = rule.and_then(|place| preferences.protection.get(place)).map(|rule| rule.order);
+        let table = rule.and_then(|index| preferences.protection.get(index)).map(|rule| rule.order);
         let turn = match table {
             Some(Protection::Never) => EvictionOrder::Never,
             _ if opts_out => EvictionOrder::OptedOut,

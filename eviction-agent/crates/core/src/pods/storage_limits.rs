@@ -19,7 +19,7 @@ pub struct LocalLimits {
 /// The limit of an emptyDir volume, on whatever medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmptyDirLimit {
-    /// The place of the volume in the specification.
+    /// The index of the volume in the specification.
     pub volume: usize,
     /// Its name.
     pub name: Box<str>,
@@ -30,7 +30,7 @@ pub struct EmptyDirLimit {
 /// The limit of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerLimit {
-    /// The place of the container in the specification.
+    /// The index of the container in the specification.
     pub container: usize,
     /// Its name, which no other limit here has.
     pub name: Box<str>,
@@ -66,7 +66,7 @@ fn empty_dirs(pod: &Pod) -> Vec<EmptyDirLimit> {
 /// Of several containers with the same name the last one with a limit counts.
 fn containers(pod: &Pod) -> Vec<ContainerLimit> {
     let mut limits: Vec<ContainerLimit> = Vec::new();
-    for (place, container) in pod.containers.iter().enumerate() {
+    for (index, container) in pod.containers.iter().enumerate() {
         let storage = Resource::EphemeralStorage.name();
         let Some(limit) = container.resources.limits.get(storage) else {
             continue;
@@ -75,7 +75,7 @@ fn containers(pod: &Pod) -> Vec<ContainerLimit> {
             continue;
         }
         limits.retain(|other| other.name != container.name);
-        limits.push(ContainerLimit { container: place, name: container.name.clone(), limit: bytes(limit) });
+        limits.push(ContainerLimit { container: index, name: container.name.clone(), limit: bytes(limit) });
     }
     limits
 }

@@ -6,12 +6,12 @@ pub mod preferences;
 use serde::{Deserialize, Serialize};
 
 use eviction_settings::{EvictionSettings, KernelKillMode};
-use preferences::{ApplyChanges, MemoryMeasure, MemoryPreferences, Prediction, Preferences};
+use preferences::{ApplyChanges, EvictionLimit, MemoryMeasure, MemoryPreferences, Prediction, Preferences};
 
 use crate::signal::Signal;
 use crate::units::{GoDuration, ThresholdValue};
 
-/// Everything that the pipeline is told. Made by `config`, whole and valid.
+/// Everything that an evaluation is decided by. Made by `config`, whole and valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
@@ -123,6 +123,11 @@ impl Rules {
     /// expected to be. `None` where trends are not followed.
     pub fn prediction(&self) -> Option<Prediction> {
         self.preferences.as_ref().map(|preferences| preferences.prediction)
+    }
+
+    /// How many evictions of some pods there may be within a time. None in the kubelet's profile.
+    pub fn rate_limits(&self) -> &[EvictionLimit] {
+        self.preferences.as_ref().map_or(&[], |preferences| &preferences.rate_limits)
     }
 
     /// In how many samples in a row a signal may be unknown before it is unavailable. `None`

@@ -16,8 +16,8 @@ mod tests;
 use std::fmt;
 
 pub(crate) use limits::PdbRefusals;
-use limits::{CoolDown, RateLimiter};
 pub use limits::{CountedEviction, MOST_COUNTED};
+use limits::{CountedEvictions, OomKilledPods};
 use serde::Serialize;
 
 use crate::pods::{EvictionOrder, KnownPod, PodEventTime};
@@ -54,98 +54,83 @@ pub struct EvictionRequest {
     pub is_last_resort: bool,
 }
 
-/// Remembers evictions and OOM kills, and refuses by them and by what pods are protected by.
+/// Remembers evictions and OOM kills, and refuses by them and by what protects a pod. By the kubelet's
+/// rules it refuses no pod and remembers nothing.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionGuard {
-    is_on: bool,
-    evict_without_controller: bool,
-    override_opt_out: bool,
-    cool_down: CoolDown,
-    rate_limiter: RateLimiter,
+    evictions: CountedEvictions,
+    oom_killed: OomKilledPods,
 }
 
 impl EvictionGuard {
-    /// A guard that remembers nothing yet. By the kubelet's rules it refuses nobody.
-    pub fn new(rules: &Rules) -> Self {
-        let mut guard = Self::default();
-        guard.adopt(rules);
-        guard
-    }
-
-    /// Goes by other rules from now on, and keeps what it remembers.
+    /// Forgets what other rules do not ask for.
     pub fn adopt(&mut self, rules: &Rules) {
-        let Some(preferences) = &rules.preferences else {
-            *self = Self::default();
-            return;
-        };
-        self.is_on = true;
-        self.evict_without_controller = preferences.soft.evict_pods_without_controller;
-        self.override_opt_out = preferences.hard.override_opt_out;
-        self.cool_down.adopt(preferences.cool_down_after_oom_kill);
-        self.rate_limiter.adopt(&preferences.rate_limits);
+        if rules.rate_limits().is_empty() {
+            self.evictions.clear();
+        }
+        if rules.are_kubelets() {
+            self.oom_killed.clear();
+        }
     }
 
-    /// Why a pod may not go, if it may not. Critical pods are not asked about.
-    pub fn refusal(&self, ask: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
-        if !self.is_on {
-            return None;
-        }
-        let EvictionRequest { at, motive, is_last_resort: nobody_else } = ask;
+    /// Why a pod may not be evicted, if it may not. Critical pods are not asked about.
+    pub fn refusal(&self, rules: &Rules, request: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
+        let preferences = rules.preferences.as_ref()?;
+        let EvictionRequest { at, motive, is_last_resort } = request;
         let protection = &known.protection;
-        let last_resort = self.override_opt_out && nobody_else && is_hard_memory(motive);
+        let overrides = preferences.hard.override_opt_out && is_last_resort && is_hard_memory(motive);
         match protection.order {
             EvictionOrder::Never => {
                 return Some(Refusal::ProtectedByRule { rule: protection.rule.unwrap_or(0) });
             }
-            EvictionOrder::OptedOut if !last_resort => return Some(Refusal::OptedOut),
+            EvictionOrder::OptedOut if !overrides => return Some(Refusal::OptedOut),
             EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
         }
         let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
-        if soft && protection.without_controller && !self.evict_without_controller {
+        if soft && protection.without_controller && !preferences.soft.evict_pods_without_controller {
             return Some(Refusal::WithoutController);
         }
-        self.cool_down.refusal(at, &known.pod.uid).or_else(|| self.rate_limiter.refusal(at, known))
+        let cool_down = preferences.cool_down_after_oom_kill;
+        let cools_down = self.oom_killed.refusal(cool_down, at, &known.pod.uid);
+        cools_down.or_else(|| self.evictions.refusal(&preferences.rate_limits, at, known))
     }
 
-    /// Takes note that a pod goes. Of a pod that already went, it is the later time that counts.
-    pub fn record_eviction(&mut self, at: Timestamp, known: &KnownPod) {
-        if self.is_on {
-            self.rate_limiter.record(at, known);
+    /// Takes note that a pod is evicted. Of a pod that was evicted before, it is the later time that counts.
+    pub fn record_eviction(&mut self, rules: &Rules, at: Timestamp, known: &KnownPod) {
+        self.evictions.record(rules.rate_limits(), at, known);
+    }
+
+    /// Takes note of the result of an eviction: one that failed does not count.
+    pub fn record_result(&mut self, outcome: &EvictionResult) {
+        if outcome.result.is_err() {
+            self.evictions.take_back(&outcome.uid);
         }
     }
 
-    /// Takes note of what came of an eviction: one that failed does not count.
-    pub fn record_result(&mut self, outcome: &EvictionResult) {
-        if self.is_on && outcome.result.is_err() {
-            self.rate_limiter.take_back(&outcome.uid);
+    /// Takes note that the kernel killed a process of a pod for lack of memory.
+    pub fn record_oom_kill(&mut self, rules: &Rules, at: Timestamp, uid: &str) {
+        if let Some(preferences) = &rules.preferences {
+            self.oom_killed.record(preferences.cool_down_after_oom_kill, at, uid);
         }
     }
 
     /// The evictions that count against limits, the latest of them.
     pub fn counted(&self) -> Vec<CountedEviction> {
-        self.rate_limiter.counted()
+        self.evictions.counted()
     }
 
-    /// The kills by which pods are spared.
+    /// The OOM kills by which pods are not evicted.
     pub fn oom_killed(&self) -> Vec<PodEventTime> {
-        self.cool_down.kills()
+        self.oom_killed.all()
     }
 
-    /// Takes over what a guard before this one knew. It counts where the rules ask for it.
-    pub fn restore(&mut self, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
-        if !self.is_on {
-            return;
+    /// Takes over what another guard knew, where the rules ask for it.
+    pub fn restore(&mut self, rules: &Rules, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
+        if !rules.rate_limits().is_empty() {
+            self.evictions.restore(counted);
         }
-        self.rate_limiter.restore(counted);
         for PodEventTime { uid, at } in oom_killed {
-            self.cool_down.killed(at, &uid);
-        }
-    }
-
-    /// Takes note that the kernel killed a process of a pod for want of memory.
-    pub fn record_oom_kill(&mut self, at: Timestamp, uid: &str) {
-        if self.is_on {
-            self.cool_down.killed(at, uid);
+            self.record_oom_kill(rules, at, &uid);
         }
     }
 }
@@ -169,7 +154,7 @@ fn difference(a: Timestamp, b: Timestamp) -> GoDuration {
 pub enum Refusal {
     /// A rule of `policy.protection` says `never`.
     ProtectedByRule {
-        /// Its place in the list.
+        /// Its index in the list.
         rule: usize,
     },
     /// Its annotation `eviction-agent.io/evict` says `"false"`.
@@ -233,7 +218,7 @@ impl fmt::Display for Refusal {
 /// A pod that does not go although its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPod {
-    /// Its place among the pods of the evaluation.
+    /// Its index among the pods of the evaluation.
     pub pod: u32,
     /// Why it does not go.
     pub why: Refusal,

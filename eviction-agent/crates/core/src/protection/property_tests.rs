@@ -243,14 +243,14 @@ times in prop::collection::vec(crate::fixture::arbitrary::time(), 1..40),
 ) {
 let rules = Rules::enhanced(&preferences);
 let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
-let mut guard = EvictionGuard::new(&rules);
+let mut guard = EvictionGuard::default();
 for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
 let known = KnownPod::new(pod.clone(), &policy);
 let motive = EvictionMotive::Threshold { signal: MemoryAvailable, hard: true };
-if guard.refusal(EvictionRequest { at, motive, is_last_resort: true }, &known).is_none() {
-guard.record_eviction(at, &known);
+if guard.refusal(&rules, EvictionRequest { at, motive, is_last_resort: true }, &known).is_none() {
+guard.record_eviction(&rules, at, &known);
 }
-guard.record_oom_kill(at, &pod.uid);
+guard.record_oom_kill(&rules, at, &pod.uid);
 }
 }
 }

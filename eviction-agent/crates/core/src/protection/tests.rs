@@ -70,7 +70,7 @@ impl Scene {
         let usage: Vec<_> = self.pods.iter().map(|pod| memory_of(&pod.uid, 200)).collect();
         let sample = snapshot(node(50, 5, at(seconds)), &usage);
         let decision = step(&mut self.engine, seconds, Event::Sample(sample));
-        let uid = |place| pods.get(place).unwrap().pod.uid.to_string();
+        let uid = |index| pods.get(index).unwrap().pod.uid.to_string();
         let refused = decision.evaluation().map_or(&[][..], |evaluation| &evaluation.refused_pods);
         let refused = refused.iter().map(|refused| (uid(refused.pod), refused.why)).collect();
         let victim = victims(&decision).first().map(|(uid, _)| (*uid).to_owned());

@@ -25,7 +25,7 @@ use crate::units::{Nanos, Quantity};
 /// A pod with the key it is ranked by. The least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its place among the active pods.
+    /// Its index among the active pods.
     pub pod: u32,
     /// When its turn is, whatever it uses. The same for all pods in the kubelet's profile.
     pub order: EvictionOrder,
@@ -40,7 +40,7 @@ pub struct Candidate {
     pub hint: i8,
     /// The third criterion, usage less request: more goes first.
     pub excess: Nanos,
-    /// The last criterion: the place in the order of uids.
+    /// The last criterion: the index in the order of uids.
     pub uid_rank: u32,
 }
 
@@ -62,7 +62,7 @@ pub enum OverRequestClass {
 }
 
 impl OverRequestClass {
-    /// The place among the classes that go one after the other.
+    /// The index among the classes that go one after the other.
     pub(crate) const fn class(self) -> u64 {
         match self {
             Self::NoStats => 0,
@@ -97,10 +97,10 @@ impl Candidate {
 /// Writes all pods to `ranked`, the first to go first. The snapshot is indexed for these pods.
 /// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
 pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
-    let candidate = |((place, known), &uid_rank): ((u32, &Arc<KnownPod>), &u32)| {
+    let candidate = |((index, known), &uid_rank): ((u32, &Arc<KnownPod>), &u32)| {
         let RankFacts { order, priority, without_controller, hint, .. } = known.rank;
-        let (class, excess) = measure.key(known, snapshot.stats_of(place));
-        Candidate { pod: place, order, class, priority, without_controller, hint, excess, uid_rank }
+        let (class, excess) = measure.key(known, snapshot.stats_of(index));
+        Candidate { pod: index, order, class, priority, without_controller, hint, excess, uid_rank }
     };
     ranked.clear();
     ranked.extend((0..).zip(pods.pods()).zip(pods.uid_order()).map(candidate));

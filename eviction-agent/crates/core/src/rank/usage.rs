@@ -178,9 +178,9 @@ struct UsageSum {
 
 impl UsageSum {
     #[inline]
-    fn add(&mut self, figure: Option<u64>) {
-        self.used += signed(figure);
-        match plausible(figure) {
+    fn add(&mut self, value: Option<u64>) {
+        self.used += signed(value);
+        match plausible(value) {
             Some(known) => {
                 self.known += known;
                 self.seen += 1;
@@ -191,11 +191,11 @@ impl UsageSum {
 }
 
 /// A value beyond 2^63 − 1 is none.
-fn plausible(figure: Option<u64>) -> Option<i128> {
-    i64::try_from(figure?).ok().map(i128::from)
+fn plausible(value: Option<u64>) -> Option<i128> {
+    i64::try_from(value?).ok().map(i128::from)
 }
 
 /// Values beyond 2^63 − 1 turn negative, as in the kubelet.
-fn signed(figure: Option<u64>) -> i128 {
-    i128::from(figure.unwrap_or(0).cast_signed())
+fn signed(value: Option<u64>) -> i128 {
+    i128::from(value.unwrap_or(0).cast_signed())
 }

@@ -38,7 +38,7 @@ pub struct CandidateRecord {
     /// By how much its usage is more than its request, in whole units: more goes first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<i64>,
-    /// Its place in the order of uids, which decides last.
+    /// Its index in the order of uids, which decides last.
     #[serde(rename = "tie")]
     pub uid_rank: u32,
     /// It is critical, and so is skipped.
@@ -99,11 +99,11 @@ impl CandidateRecord {
         let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
         let critical_pods: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
         let remembered = |uid: &str| evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid);
-        let barred = |place| {
-            let known = evaluation.pods.get(place);
+        let barred = |index| {
+            let known = evaluation.pods.get(index);
             known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
         };
-        let goes = |place| going.contains(&place);
+        let goes = |index| going.contains(&index);
         let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.pod).collect();
         let sized = |is_it: fn(&SizedOutcome) -> bool| -> BTreeSet<u32> {
             let sized = evaluation.sized_for_driving().filter(|sized| is_it(&sized.outcome));
@@ -114,18 +114,18 @@ impl CandidateRecord {
         let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
             evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid && what(in_flight))
         };
-        let may_go = |place| !barred(place) && !refused.contains(&place);
-        let choice = Choice::new(evaluation, measure, goes, |place| !may_go(place));
+        let may_go = |index| !barred(index) && !refused.contains(&index);
+        let choice = Choice::new(evaluation, measure, goes, |index| !may_go(index));
         let record = |(rank, candidate): (usize, &Candidate)| {
-            let place = candidate.pod;
-            let known = evaluation.pods.get(place)?;
-            let usage = measure.known_usage(known, evaluation.snapshot.stats_of(place));
+            let index = candidate.pod;
+            let known = evaluation.pods.get(index)?;
+            let usage = measure.known_usage(known, evaluation.snapshot.stats_of(index));
             let fate = match () {
-                () if goes(place) => CandidateOutcome::Evicted,
-                () if critical_pods.contains(&place) => CandidateOutcome::Critical,
-                () if refused.contains(&place) => CandidateOutcome::Protected,
-                () if shortened.contains(&place) => CandidateOutcome::GraceShortened,
-                () if skipped.contains(&place) => CandidateOutcome::Skipped,
+                () if goes(index) => CandidateOutcome::Evicted,
+                () if critical_pods.contains(&index) => CandidateOutcome::Critical,
+                () if refused.contains(&index) => CandidateOutcome::Protected,
+                () if shortened.contains(&index) => CandidateOutcome::GraceShortened,
+                () if skipped.contains(&index) => CandidateOutcome::Skipped,
                 () if is(&known.pod.uid, InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
                 () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
                 () => CandidateOutcome::NotReached,
@@ -142,8 +142,8 @@ impl CandidateRecord {
                 critical: known.critical,
                 protection: ProtectionRecord::of(known),
                 too_young: too_young(known, candidate.class, decision.at),
-                skipped_reason: skipped_reason(evaluation, fate, place, known),
-                margin: if may_go(place) || goes(place) { choice.margin(rank, goes(place)) } else { None },
+                skipped_reason: skipped_reason(evaluation, fate, index, known),
+                margin: if may_go(index) || goes(index) { choice.margin(rank, goes(index)) } else { None },
             })
         };
         evaluation.ranked.iter().enumerate().filter_map(record).collect()
@@ -154,14 +154,14 @@ impl CandidateRecord {
 fn skipped_reason(
     evaluation: &Evaluation,
     fate: CandidateOutcome,
-    place: u32,
+    index: u32,
     known: &KnownPod,
 ) -> Option<String> {
     let refused =
-        || Some(evaluation.refused_pods.iter().find(|refused| refused.pod == place)?.why.to_string());
+        || Some(evaluation.refused_pods.iter().find(|refused| refused.pod == index)?.why.to_string());
     let small = || {
         evaluation.sized_pods.iter().find_map(|sized| match sized.outcome {
-            SizedOutcome::Skipped { why, .. } if sized.pod == place => Some(why.to_string()),
+            SizedOutcome::Skipped { why, .. } if sized.pod == index => Some(why.to_string()),
             _ => None,
         })
     };
@@ -215,7 +215,7 @@ pub struct ProtectionRecord {
     /// When its turn is.
     #[serde(rename = "turn")]
     pub order: EvictionOrder,
-    /// The place in `policy.protection` of the rule that fits it.
+    /// The index in `policy.protection` of the rule that fits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
     /// Nothing would bring it back, so that others of its standing and priority go before.
@@ -265,13 +265,13 @@ pub struct RefusedPodRecord {
 
 impl RefusedPodRecord {
     pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        let record = |RefusedPod { pod: place, why }: &RefusedPod| {
-            Some(Self { pod: PodName::of(&evaluation.pods.get(*place)?.pod), why: *why })
+        let record = |RefusedPod { pod: index, why }: &RefusedPod| {
+            Some(Self { pod: PodName::of(&evaluation.pods.get(*index)?.pod), why: *why })
         };
         // The turn of a pod may come for several thresholds.
         let mut refusals: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
-        let is_new = |&&RefusedPod { pod: place, why }: &&RefusedPod| {
-            let refusals = refusals.entry(place).or_default();
+        let is_new = |&&RefusedPod { pod: index, why }: &&RefusedPod| {
+            let refusals = refusals.entry(index).or_default();
             let is_new = !refusals.contains(&why);
             refusals.extend(is_new.then_some(why));
             is_new

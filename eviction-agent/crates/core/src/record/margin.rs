@@ -18,7 +18,7 @@ use crate::units::Nanos;
 /// negative. Absent where no change of that value would have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MarginRecord {
-    /// Against whom: the place in the list of candidates of the first that stays, or of the
+    /// Against whom: the index in the list of candidates of the first that stays, or of the
     /// last that goes.
     pub against: usize,
     /// Change of what it uses.
@@ -55,12 +55,12 @@ pub struct NearestRecord {
 pub(super) struct Choice<'a> {
     evaluation: &'a Evaluation,
     measure: Measure,
-    /// The last that goes and the first that stays, by their places in the ranking.
+    /// The last that goes and the first that stays, by their indices in the ranking.
     border: Option<(usize, usize)>,
 }
 
 impl<'a> Choice<'a> {
-    /// `goes` and `barred` tell of a place among the pods whether it was chosen, and whether
+    /// `goes` and `barred` tell of an index among the pods whether it was chosen, and whether
     /// it could not have been.
     pub(super) fn new(
         evaluation: &'a Evaluation,
@@ -70,22 +70,22 @@ impl<'a> Choice<'a> {
     ) -> Self {
         let last = evaluation.ranked.iter().rposition(|candidate| goes(candidate.pod));
         let stays = |candidate: &Candidate| {
-            let place = candidate.pod;
-            !goes(place) && !barred(place) && !is_skipped(evaluation, place)
+            let index = candidate.pod;
+            !goes(index) && !barred(index) && !is_skipped(evaluation, index)
         };
         let first = evaluation.ranked.iter().position(stays);
         Self { evaluation, measure, border: last.zip(first) }
     }
 
     /// What would have put a candidate on the other side.
-    pub(super) fn margin(&self, place: usize, goes: bool) -> Option<MarginRecord> {
+    pub(super) fn margin(&self, index: usize, goes: bool) -> Option<MarginRecord> {
         let (last, first) = self.border?;
-        let own = self.evaluation.ranked.get(place)?;
+        let own = self.evaluation.ranked.get(index)?;
         if !goes && is_skipped(self.evaluation, own.pod) {
             return None;
         }
         let against = if goes { first } else { last };
-        let changes = self.what_if(place)?.changes_to_pass(self.evaluation.ranked.get(against)?);
+        let changes = self.what_if(index)?.changes_to_pass(self.evaluation.ranked.get(against)?);
         Some(MarginRecord {
             against,
             usage: changes.usage,
@@ -95,8 +95,8 @@ impl<'a> Choice<'a> {
         })
     }
 
-    fn what_if(&self, place: usize) -> Option<WhatIf> {
-        let candidate = *self.evaluation.ranked.get(place)?;
+    fn what_if(&self, index: usize) -> Option<WhatIf> {
+        let candidate = *self.evaluation.ranked.get(index)?;
         let known = self.evaluation.pods.get(candidate.pod)?;
         let stats = self.evaluation.snapshot.stats_of(candidate.pod);
         Some(WhatIf {
@@ -109,9 +109,9 @@ impl<'a> Choice<'a> {
 }
 
 /// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
-fn is_skipped(evaluation: &Evaluation, place: u32) -> bool {
+fn is_skipped(evaluation: &Evaluation, index: u32) -> bool {
     let is_skipped = |outcome| matches!(outcome, SizedOutcome::Skipped { .. });
-    evaluation.sized_pods.iter().any(|sized| sized.pod == place && is_skipped(sized.outcome))
+    evaluation.sized_pods.iter().any(|sized| sized.pod == index && is_skipped(sized.outcome))
 }
 
 /// The highest priority that a user's priority class can have; above are the system's own.
@@ -147,7 +147,7 @@ impl WhatIf {
     /// before it otherwise. More usage, a lower request and a lower priority never move a pod
     /// back, so the smallest change is found by halving, with the very keys that rank.
     ///
-    /// Nothing is told where the keys of both cannot hold what they request.
+    /// There is none where the keys of both cannot hold what they request.
     fn changes_to_pass(&self, rival: &Candidate) -> Changes {
         let is_beyond =
             |candidate: &Candidate| self.measure != Measure::Processes && candidate.excess.is_saturated();

@@ -243,6 +243,6 @@ impl EvaluationRecord {
 /// Each once, though its turn may have come for several thresholds.
 fn critical_pods(evaluation: &Evaluation) -> Vec<PodName> {
     let mut listed = BTreeSet::new();
-    let places = evaluation.critical_pods.iter().filter(|&&place| listed.insert(place));
-    places.filter_map(|&place| Some(PodName::of(&evaluation.pods.get(place)?.pod))).collect()
+    let indices = evaluation.critical_pods.iter().filter(|&&index| listed.insert(index));
+    indices.filter_map(|&index| Some(PodName::of(&evaluation.pods.get(index)?.pod))).collect()
 }

@@ -67,10 +67,10 @@ impl PodSample {
             .iter()
             .filter_map(|it| Some(RefusedPod { pod: it.pod, why: refusal(pods.get(it.pod)?)? }))
             .collect();
-        let may_go = |place: u32| {
-            let known = pods.get(place)?;
+        let may_go = |index: u32| {
+            let known = pods.get(index)?;
             let is_in_flight = in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
-            (!known.critical && !is_in_flight && refusal(known).is_none()).then_some(place)
+            (!known.critical && !is_in_flight && refusal(known).is_none()).then_some(index)
         };
         let first = ranked.iter().find_map(|candidate| may_go(candidate.pod));
         let evict = |pod| {
@@ -144,7 +144,7 @@ impl CandidateRecord {
 }
 
 impl RankingRecord {
-    /// By place in `candidates`, the rank among the pods that may be evicted, from 1.
+    /// By index in `candidates`, the rank among the pods that may be evicted, from 1.
     pub fn ranks(&self) -> impl Iterator<Item = Option<usize>> {
         let mut next = 0;
         self.candidates.iter().map(move |candidate| {
@@ -161,7 +161,6 @@ mod tests {
     use super::*;
     use crate::engine::Engine;
     use crate::fixture::{at, hard, memory_of, node, pod, policy, set, snapshot, step, victims};
-    use crate::in_flight::StartedEviction;
     use crate::input::Event;
     use crate::pod::{Pod, PodName};
 
@@ -199,7 +198,7 @@ mod tests {
     #[test]
     fn margins_say_what_would_change_the_order() {
         let ranking = three_and_a_critical_one().ranking(Signal::MemoryAvailable);
-        let margin = |place: usize| ranking.candidates[place].margin.unwrap();
+        let margin = |index: usize| ranking.candidates[index].margin.unwrap();
         let twenty = i64::try_from(20 * MI).unwrap();
         // Of equal ones the lower uid goes first.
         assert_eq!(margin(0).usage, Some(-twenty));
@@ -210,16 +209,9 @@ mod tests {
     #[test]
     fn a_pod_in_flight_is_not_the_first() {
         let mut sample = three_and_a_critical_one();
-        let started = StartedEviction {
-            pod: Arc::new(PodName::of(&pod("b", "10Mi"))),
-            signal: Signal::MemoryAvailable.name(),
-            hard: true,
-            decided_at: at(0),
-            grace_period_seconds: 30,
-            api: None,
-            killing: true,
-        };
-        sample.in_flight = vec![InFlightEviction::started(1, started)];
+        let pod = Arc::new(PodName::of(&pod("b", "10Mi")));
+        let signal = Signal::MemoryAvailable.name();
+        sample.in_flight = vec![InFlightEviction::new(pod, signal, true, at(0), 30)];
         let ranking = sample.ranking(Signal::MemoryAvailable);
         assert_eq!(ranking.candidates[0].result, CandidateOutcome::Terminating);
         assert_eq!(ranking.candidates[1].result, CandidateOutcome::Evicted);

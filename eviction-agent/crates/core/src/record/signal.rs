@@ -128,16 +128,16 @@ impl ThresholdRecord {
 
     /// Those that count in this evaluation, and replaced ones that still hold.
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
-        let state = |place: u8| evaluation.met.iter().find(|met| met.threshold == place);
-        let places = (0..).take(evaluation.thresholds.len());
-        places
-            .filter(|place| evaluation.visible.contains(place) || state(*place).is_some())
-            .filter_map(|place| Self::of(evaluation, place, state(place), now))
+        let state = |index: u8| evaluation.met.iter().find(|met| met.threshold == index);
+        let indices = (0..).take(evaluation.thresholds.len());
+        indices
+            .filter(|index| evaluation.visible.contains(index) || state(*index).is_some())
+            .filter_map(|index| Self::of(evaluation, index, state(index), now))
             .collect()
     }
 
-    fn of(evaluation: &Evaluation, place: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let resolved = evaluation.threshold(place)?;
+    fn of(evaluation: &Evaluation, index: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
+        let resolved = evaluation.threshold(index)?;
         let threshold = &resolved.threshold;
         let seen = evaluation.observations.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
@@ -155,10 +155,10 @@ impl ThresholdRecord {
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
             eta: evaluation
-                .threshold(place)
+                .threshold(index)
                 .filter(|_| met.is_none())
                 .and_then(|resolved| eta(resolved, &evaluation.observations, &evaluation.context)),
-            imminent: evaluation.context.imminent.contains(&place),
+            imminent: evaluation.context.imminent.contains(&index),
             met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,
                 missing: lacks,
@@ -166,7 +166,7 @@ impl ThresholdRecord {
                 by_min_reclaim: met.by_min_reclaim,
                 by_prediction: met.by_prediction,
                 stale: met.grace_period_over && !met.may_evict,
-                driving: evaluation.driving == Some(place),
+                driving: evaluation.driving == Some(index),
             }),
         })
     }
@@ -385,8 +385,8 @@ impl MemoryRecord {
             ("swap_used", why(swap_used)),
             ("swap_total", why(swap_total)),
         ];
-        for (figure, why) in values {
-            unknown.extend(why.map(|why| UnknownValue { value: figure, why }));
+        for (value, why) in values {
+            unknown.extend(why.map(|why| UnknownValue { value, why }));
         }
         Some(Self {
             available_by_working_set: available,
@@ -408,8 +408,8 @@ impl MemoryRecord {
 }
 
 /// What a node does not have at all is left out without a word.
-fn why<T>(figure: Reading<T>) -> Option<UnknownReason> {
-    match figure {
+fn why<T>(reading: Reading<T>) -> Option<UnknownReason> {
+    match reading {
         Reading::Known(_) | Reading::Unknown(UnknownReason::Absent) => None,
         Reading::Unknown(why) => Some(why),
     }

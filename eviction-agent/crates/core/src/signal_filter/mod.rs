@@ -46,7 +46,7 @@ pub struct SignalContext {
     pub unavailable: SignalSet,
     /// How fast what is available of each signal changes.
     pub slopes: [Option<Slope>; Signal::COUNT],
-    /// Thresholds that are about to be met, by their place.
+    /// Thresholds that are about to be met, by their index.
     pub imminent: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ impl SignalFilter {
             .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))
     }
 
-    /// Counts looks in which signals that thresholds ask for were not known, and returns those
+    /// Counts samples in which signals that thresholds ask for were not known, and returns those
     /// with so many in a row that they are unavailable.
     fn count_unknown(
         &mut self,
@@ -176,22 +176,22 @@ pub fn available(
     detail: &MemoryDetail,
     measure: MemoryMeasure,
 ) -> Reading<i64> {
-    let figure = match measure {
+    let value = match measure {
         MemoryMeasure::WorkingSet => return Reading::Known(by_working_set),
         MemoryMeasure::MemAvailable => detail.mem_available,
         MemoryMeasure::WorkingSetMinusActiveFile => detail.active_file,
     };
-    let figure = match figure.map(i64::try_from) {
-        Reading::Known(Ok(figure)) => figure,
+    let value = match value.map(i64::try_from) {
+        Reading::Known(Ok(value)) => value,
         Reading::Known(Err(_)) => return Reading::Unknown(UnknownReason::Implausible),
         Reading::Unknown(why) => return Reading::Unknown(why),
     };
     Reading::Known(match measure {
         // Values of two moments may add up to more than there is.
         MemoryMeasure::WorkingSetMinusActiveFile => {
-            by_working_set.saturating_add(figure).min(capacity.max(by_working_set))
+            by_working_set.saturating_add(value).min(capacity.max(by_working_set))
         }
-        MemoryMeasure::WorkingSet | MemoryMeasure::MemAvailable => figure,
+        MemoryMeasure::WorkingSet | MemoryMeasure::MemAvailable => value,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::snapshot::NodeStats;
 use crate::time::{Timestamp, is_unset, since};
 
 /// How long a change that nothing explains must last, at least, to be believed: the interval
-/// of the kubelet's own looks.
+/// of the kubelet's own samples.
 const LASTING_NANOS: i64 = 10_000_000_000;
 /// What is far from zero: this part of the capacity.
 const FAR: i64 = 10;

@@ -74,33 +74,33 @@ pub struct PodBuilder<'a> {
 
 impl PodBuilder<'_> {
     /// Adds a container of any kind.
-    pub fn container(&mut self, name: &str, figures: ContainerStatValues) -> &mut Self {
+    pub fn container(&mut self, name: &str, values: ContainerStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.containers.push(ContainerEntry { name, values: figures });
+        snapshot.containers.push(ContainerEntry { name, values });
         if let Some(pod) = snapshot.pods.last_mut() {
-            pod.containers.1 = place(snapshot.containers.len());
+            pod.containers.1 = index(snapshot.containers.len());
         }
         self
     }
 
     /// Adds a volume.
-    pub fn volume(&mut self, name: &str, figures: VolumeStatValues) -> &mut Self {
+    pub fn volume(&mut self, name: &str, values: VolumeStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.volumes.push(VolumeEntry { name, values: figures });
+        snapshot.volumes.push(VolumeEntry { name, values });
         if let Some(pod) = snapshot.pods.last_mut() {
-            pod.volumes.1 = place(snapshot.volumes.len());
+            pod.volumes.1 = index(snapshot.volumes.len());
         }
         self
     }
 }
 
 fn empty_at(length: usize) -> (u32, u32) {
-    (place(length), place(length))
+    (index(length), index(length))
 }
 
-fn place(length: usize) -> u32 {
+fn index(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
@@ -144,7 +144,7 @@ pub struct VolumeStatValues {
     pub inodes: Option<u64>,
 }
 
-/// Room for one snapshot. While every snapshot comes back before the next one is begun, looks
+/// Room for one snapshot. While every snapshot comes back before the next one is begun, samples
 /// allocate nothing, unless there is more to see than there ever was.
 #[derive(Debug, Default)]
 pub struct SnapshotPool(Option<Arc<Snapshot>>);
@@ -164,7 +164,7 @@ impl SnapshotPool {
             return Arc::new(snapshot);
         };
         match Arc::get_mut(&mut block) {
-            Some(place) => *place = snapshot,
+            Some(index) => *index = snapshot,
             None => block = Arc::new(snapshot),
         }
         block

@@ -76,9 +76,9 @@ impl Snapshot {
     }
 
     /// The statistics at an index below [`Snapshot::len`].
-    pub fn pod(&self, place: u32) -> Option<PodStats<'_>> {
+    pub fn pod(&self, index: u32) -> Option<PodStats<'_>> {
         step();
-        self.pods.get(place as usize).map(|entry| PodStats { snapshot: self, entry })
+        self.pods.get(index as usize).map(|entry| PodStats { snapshot: self, entry })
     }
 
     /// The statistics of all pods, in the order in which they were added.
@@ -199,12 +199,12 @@ impl Snapshot {
         stats_index.resize(pods.len(), NO_STATS);
         // Of several statistics with the same uid the last one counts.
         for (at, pod) in (0..).zip(self.pods()) {
-            if let Some(place) = pods.index_of(pod.uid()) {
-                stats_index[place as usize] = at;
+            if let Some(index) = pods.index_of(pod.uid()) {
+                stats_index[index as usize] = at;
             }
         }
-        for &(place, first) in pods.repeated() {
-            stats_index[place as usize] = stats_index[first as usize];
+        for &(index, first) in pods.repeated() {
+            stats_index[index as usize] = stats_index[first as usize];
         }
         self.stats_index = stats_index;
         self.indexed = Some(Arc::clone(pods));
@@ -226,7 +226,7 @@ impl Snapshot {
     }
 }
 
-/// Where a value came from: a place in the list of sources that the agent keeps.
+/// Where a value came from: an index in the list of sources that the agent keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SourceId(pub u8);
 

@@ -45,7 +45,7 @@ fn memory_without_a_figure_is_not_no_memory() {
     builder.pod("a", empty);
     builder.pod("b", PodStatValues::default());
     let snapshot = builder.finish();
-    let has_memory = |place| snapshot.pod(place).unwrap().values().has_memory;
+    let has_memory = |index| snapshot.pod(index).unwrap().values().has_memory;
     assert!(has_memory(0) && !has_memory(1));
 }
 
@@ -68,7 +68,7 @@ fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
     let pods = set(vec![pod("b", "1"), pod("a", "1"), pod("c", "1"), pod("a", "2")]);
     let snapshot = Arc::new(filled(SnapshotBuilder::new())).indexed(&pods);
     assert_eq!(snapshot.stats_index, [1, 2, NO_STATS, 2]);
-    let stats = [0, 2, 4].map(|place| snapshot.stats_of(place).map(PodStats::uid));
+    let stats = [0, 2, 4].map(|index| snapshot.stats_of(index).map(PodStats::uid));
     assert_eq!(stats, [Some("b"), None, None]);
     assert!(Arc::ptr_eq(&snapshot.indexed(&pods), &snapshot), "it was known");
     let others = set(vec![pod("b", "1")]);
@@ -82,15 +82,15 @@ fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
         let snapshot = filled(spare.begin());
         spare.share(snapshot)
     };
-    let place = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
+    let index = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
     let first = sample(&mut spare);
-    let before = place(&first);
+    let before = index(&first);
     spare.recycle(first);
     let second = sample(&mut spare);
-    assert_eq!(place(&second), before);
+    assert_eq!(index(&second), before);
     let kept = Arc::clone(&second);
     spare.recycle(second);
     let third = sample(&mut spare);
-    assert_ne!(place(&third), before);
+    assert_ne!(index(&third), before);
     assert_eq!(kept.len(), 3);
 }

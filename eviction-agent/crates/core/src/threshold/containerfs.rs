@@ -9,7 +9,7 @@ use crate::units::GoDuration;
 /// What becomes of the thresholds when the layout is known.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Derived {
-    /// Replacements of given thresholds, by place; none where nothing comes in their stead.
+    /// Replacements of given thresholds, by index; none where nothing comes in their stead.
     pub(super) replaced: Vec<Replacement>,
     /// What comes behind the given ones.
     pub(super) appended: Vec<Threshold>,
@@ -17,7 +17,7 @@ pub(super) struct Derived {
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Replacement {
-    /// The place of the given one.
+    /// The index of the given one.
     pub(super) index: usize,
     /// What counts instead.
     pub(super) by: Option<Threshold>,
@@ -51,9 +51,9 @@ pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> De
         (Signal::ContainerFsInodesFree, inodes_free, false),
     ] {
         let by = last(source, hard).map(|at| follow(&given[at], signal, hard));
-        if let Some(place) = last(signal, hard) {
+        if let Some(index) = last(signal, hard) {
             let at_once = room_taken <= room;
-            derived.replaced.push(Replacement { index: place, by, at_once });
+            derived.replaced.push(Replacement { index, by, at_once });
         } else {
             // An empty threshold takes room as well, but is never met.
             room_taken += 1;

@@ -27,14 +27,14 @@ const MOST: usize = 250;
 
 /// All thresholds of a node and their state between evaluations.
 ///
-/// Thresholds are named by their place in [`Thresholds::all`]. Lists of them keep the order
+/// Thresholds are named by their index in [`Thresholds::all`]. Lists of them keep the order
 /// of the configuration, with those that only minimum reclaim keeps behind the others; where
 /// the kubelet walks a map in random order, this is one of its orders.
 #[derive(Clone, Debug)]
 pub struct Thresholds {
     /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
     all: Arc<[ResolvedThreshold]>,
-    /// What the next evaluation looks at.
+    /// What the next evaluation considers.
     visible: Arc<[u8]>,
     /// What counts from the evaluation after it on.
     effective: Arc<[u8]>,
@@ -45,7 +45,7 @@ pub struct Thresholds {
 /// A threshold that is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// Its place in the list of thresholds.
+    /// Its index in the list of thresholds.
     pub threshold: u8,
     /// Since when.
     pub first_seen: Timestamp,
@@ -79,7 +79,7 @@ impl Thresholds {
         &self.all
     }
 
-    /// The places of those that the next evaluation looks at.
+    /// The indices of those that the next evaluation considers.
     pub fn visible(&self) -> &Arc<[u8]> {
         &self.visible
     }
@@ -98,10 +98,10 @@ impl Thresholds {
         };
         let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
         let mut effective = visible.clone();
-        for Replacement { index: place, by, at_once } in derived.replaced {
-            effective[place] = by.and_then(&mut add);
+        for Replacement { index, by, at_once } in derived.replaced {
+            effective[index] = by.and_then(&mut add);
             if at_once {
-                visible[place] = effective[place];
+                visible[index] = effective[index];
             }
         }
         effective.extend(derived.appended.into_iter().map(add));
@@ -132,11 +132,11 @@ impl Thresholds {
         let passes = |resolved: &ResolvedThreshold| {
             gate == MemoryConditions::Open || resolved.threshold.signal.resource() != Resource::Memory
         };
-        for &place in self.visible.iter() {
-            let resolved = &self.all[usize::from(place)];
+        for &index in self.visible.iter() {
+            let resolved = &self.all[usize::from(index)];
             let is_met = resolved.is_met(seen);
-            if passes(resolved) && (is_met || predicted.contains(&place)) {
-                met.push(Met { by_prediction: !is_met, ..self.met(at, place) });
+            if passes(resolved) && (is_met || predicted.contains(&index)) {
+                met.push(Met { by_prediction: !is_met, ..self.met(at, index) });
             }
         }
         for ripe in self.before.iter().filter(|before| before.grace_period_over) {
@@ -159,22 +159,22 @@ impl Thresholds {
     /// Whether any threshold that counts, visible or not, hard or soft, is still short of its
     /// minimum reclaim: how `reclaimNodeLevelResources` judges its success.
     pub(crate) fn any_unresolved(&self, seen: &Observations) -> bool {
-        let is_unresolved = |&place: &u8| self.all[usize::from(place)].is_unresolved(seen);
+        let is_unresolved = |&index: &u8| self.all[usize::from(index)].is_unresolved(seen);
         self.effective.iter().any(is_unresolved)
     }
 
     /// Whether one threshold is still short of its minimum reclaim.
-    pub(crate) fn is_unresolved(&self, place: u8, seen: &Observations) -> bool {
-        self.all.get(usize::from(place)).is_some_and(|resolved| resolved.is_unresolved(seen))
+    pub(crate) fn is_unresolved(&self, index: u8, seen: &Observations) -> bool {
+        self.all.get(usize::from(index)).is_some_and(|resolved| resolved.is_unresolved(seen))
     }
 
     /// Those that an evaluation of these observations would find met, whatever their grace period.
     pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
-        let visible = self.visible.iter().filter(|&&place| self.all[usize::from(place)].is_met(seen));
+        let visible = self.visible.iter().filter(|&&index| self.all[usize::from(index)].is_met(seen));
         let kept =
             self.before.iter().filter(|before| before.grace_period_over).map(|before| &before.threshold);
-        let kept = kept.filter(|&&place| self.all[usize::from(place)].is_unresolved(seen));
-        visible.chain(kept).map(|&place| (place, &self.all[usize::from(place)]))
+        let kept = kept.filter(|&&index| self.all[usize::from(index)].is_unresolved(seen));
+        visible.chain(kept).map(|&index| (index, &self.all[usize::from(index)]))
     }
 
     /// Those that the last evaluation found met, as far as they are known by their value.
@@ -198,8 +198,8 @@ impl Thresholds {
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
         };
-        let place = self.all.iter().position(is_it).and_then(|place| u8::try_from(place).ok());
-        if let Some(index) = place
+        let index = self.all.iter().position(is_it).and_then(|index| u8::try_from(index).ok());
+        if let Some(index) = index
             && !self.before.iter().any(|before| before.threshold == index)
         {
             let &MetSince { first_seen, grace_period_over: ripe, .. } = met;
@@ -227,10 +227,10 @@ impl Thresholds {
             new.derive_containerfs(room, layout);
             new.show_all();
         }
-        let place_of = |old: &ResolvedThreshold| new.all.iter().position(|resolved| resolved.is_like(old));
+        let index_of = |old: &ResolvedThreshold| new.all.iter().position(|resolved| resolved.is_like(old));
         let moved = |met: &Met| {
-            let place = u8::try_from(place_of(self.resolved(*met))?).ok()?;
-            Some(Met { threshold: place, ..*met })
+            let index = u8::try_from(index_of(self.resolved(*met))?).ok()?;
+            Some(Met { threshold: index, ..*met })
         };
         let before = self.before.iter().filter_map(moved).collect();
         Self { before, last: self.last, ..new }

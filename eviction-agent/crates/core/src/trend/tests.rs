@@ -97,7 +97,7 @@ proptest! {
         bad in prop::array::uniform2((0..SAMPLES, any::<i32>())),
     ) {
         let value = |second: i64| {
-            let nonsense = bad.iter().find(|(place, _)| *place as i64 == second);
+            let nonsense = bad.iter().find(|(index, _)| *index as i64 == second);
             nonsense.map_or(per_second * second, |(_, value)| i64::from(*value))
         };
         let slope = trend((0..SAMPLES as i64).map(|second| (second, value(second)))).slope().unwrap();

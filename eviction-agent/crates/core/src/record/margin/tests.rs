@@ -49,12 +49,12 @@ const SIGNALS: [Signal; 4] =
 
 /// The record of one evaluation in which the signal is short and nothing can be collected instead.
 fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
-    let pod = |(place, values): (usize, &Figures)| {
+    let pod = |(index, values): (usize, &Figures)| {
         let amount = format!("{}m", values.request);
         let asks = requests(&[("memory", &amount), ("ephemeral-storage", &amount)]);
         Pod {
-            uid: format!("{place:02}").into(),
-            name: format!("pod-{place}").into(),
+            uid: format!("{index:02}").into(),
+            name: format!("pod-{index}").into(),
             priority: Some(i32::try_from(values.priority).unwrap()),
             containers: vec![container("main", asks)],
             ..Pod::default()
@@ -70,7 +70,7 @@ fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
     stats.processes =
         Reading::Known(ProcessStats { max: Some(9), running: Some(8), ..ProcessStats::default() });
     builder.node(stats);
-    for (place, values) in world.iter().enumerate() {
+    for (index, values) in world.iter().enumerate() {
         let Some(usage) = values.usage.map(i64::cast_unsigned) else {
             continue;
         };
@@ -85,7 +85,7 @@ fn evaluation(signal: Signal, world: &[Figures]) -> EvaluationRecord {
             logs_inodes: Some(usage),
             ..ContainerStatValues::default()
         };
-        builder.pod(&format!("{place:02}"), of_pod).container("main", logs);
+        builder.pod(&format!("{index:02}"), of_pod).container("main", logs);
     }
     let decision = step(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
     match DecisionRecord::of(&decision).subject {
@@ -98,14 +98,14 @@ fn victim(evaluation: &EvaluationRecord) -> Option<String> {
     evaluation.evictions.first().map(|eviction| eviction.pod.uid.to_string())
 }
 
-fn place(candidate: &CandidateRecord) -> usize {
+fn index(candidate: &CandidateRecord) -> usize {
     candidate.pod.uid.parse().unwrap()
 }
 
 /// Who goes if a value of one pod is another.
-fn victim_with(signal: Signal, world: &[Figures], place: usize, figure: Figure, by: i64) -> Option<String> {
+fn victim_with(signal: Signal, world: &[Figures], index: usize, figure: Figure, by: i64) -> Option<String> {
     let mut world = world.to_vec();
-    world[place] = world[place].changed(figure, by);
+    world[index] = world[index].changed(figure, by);
     victim(&evaluation(signal, &world))
 }
 
@@ -141,7 +141,7 @@ proptest! {
             ];
             for (figure, by) in changes {
                 let Some(by) = by else { continue };
-                let who = |by| victim_with(signal, &world, place(candidate), figure, by);
+                let who = |by| victim_with(signal, &world, index(candidate), figure, by);
                 prop_assert_eq!(who(by), Some(instead.to_string()), "{:?} by {}", figure, by);
                 prop_assert_eq!(who(by - by.signum()), victim(&record), "{:?} by less than {}", figure, by);
             }
@@ -156,9 +156,9 @@ proptest! {
         let record = evaluation(signal, &world);
         for candidate in &record.candidates {
             let margin = candidate.margin.unwrap();
-            let values = &world[place(candidate)];
+            let values = &world[index(candidate)];
             let goes = candidate.result == CandidateOutcome::Evicted;
-            let who = |figure, by| victim_with(signal, &world, place(candidate), figure, by);
+            let who = |figure, by| victim_with(signal, &world, index(candidate), figure, by);
             if let (None, Some(usage)) = (margin.usage, values.usage) {
                 let most = if goes { -usage.max(0) } else { i64::MAX - usage.max(0) };
                 prop_assert_eq!(who(Figure::Usage, most), victim(&record));
@@ -181,8 +181,8 @@ proptest! {
         prop_assert_eq!(record.nearest.as_ref().map(|nearest| nearest.usage.unsigned_abs()), least);
         if let Some(nearest) = &record.nearest {
             prop_assert_eq!(Some(nearest.kept.uid.to_string()), victim(&record));
-            let place = nearest.pod.uid.parse().unwrap();
-            let goes = victim_with(signal, &world, place, Figure::Usage, nearest.usage);
+            let index = nearest.pod.uid.parse().unwrap();
+            let goes = victim_with(signal, &world, index, Figure::Usage, nearest.usage);
             prop_assert_eq!(goes, Some(nearest.evicted.uid.to_string()));
         }
     }

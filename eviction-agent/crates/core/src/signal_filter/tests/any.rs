@@ -40,12 +40,12 @@ proptest! {
         let run = || {
             let mut engine = Engine::new(policy.clone());
             let mut decisions = Vec::new();
-            for (place, input) in inputs.iter().cloned().enumerate() {
-                if place % 5 == 2 {
-                    let changed = if place % 2 == 0 { other.clone() } else { policy.clone() };
+            for (index, input) in inputs.iter().cloned().enumerate() {
+                if index % 5 == 2 {
+                    let changed = if index % 2 == 0 { other.clone() } else { policy.clone() };
                     decisions.push(engine.step(Input { at: input.at, event: Event::Propose(changed.into()) }));
                 }
-                if place % 7 == 6 {
+                if index % 7 == 6 {
                     decisions.push(engine.step(Input { at: input.at, event: Event::ApplyProposed }));
                 }
                 decisions.push(engine.step(input));
