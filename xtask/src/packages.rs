@@ -133,8 +133,12 @@ pub(crate) fn check(agent: &Path, platform: Platform, dist: &Path, names: &[Stri
     for file in ["usr/bin/eviction-agent", UNIT, CONFIG, "usr/share/man/man1/eviction-agent-run.1.gz"] {
         ensure!(listed.lines().any(|line| line == format!("/{file}")), "{rpm_name} has no {file}: {listed}");
     }
-    let kept = query(&["-qpc"])?;
-    ensure!(kept == format!("/{CONFIG}\n"), "{rpm_name} keeps {kept}");
+    // Configuration, and not replaced once it was changed.
+    let flags = query(&["-qp", "--queryformat", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"])?;
+    ensure!(
+        flags.lines().any(|line| line == format!("cn /{CONFIG}")),
+        "{rpm_name} replaces {CONFIG}: {flags}"
+    );
     let header = query(&["-qp", "--queryformat", "%{NAME} %{VERSION} %{ARCH}"])?;
     ensure!(header == format!("eviction-agent {VERSION} {}", platform.rpm_arch()), "{rpm_name}: {header}");
     Ok(())
