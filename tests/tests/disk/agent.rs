@@ -1,6 +1,7 @@
 //! The agent as it is shipped, on a node whose nodefs is a file system of its own.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,12 +48,16 @@ pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> W
 }
 
 pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
+    start_with(disk, node, kubelet, if with_root { &[("--kubelet-root-dir", "kubelet")] } else { &[] })
+}
+
+/// An agent with these options, whose values are paths on the disk.
+fn start_with(disk: &FileSystem, node: &Node, kubelet: &Value, more: &[(&str, &str)]) -> Agent {
     let mut options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
-    options.more = vec!["--nodefs".to_owned(), disk.path().display().to_string()];
-    if with_root {
-        let root = disk.path().join("kubelet").display().to_string();
-        options.more.extend(["--kubelet-root-dir".to_owned(), root]);
-    }
+    let paths = [("--nodefs", "")].iter().chain(more);
+    let given =
+        paths.flat_map(|(option, path)| [(*option).to_owned(), disk.path().join(path).display().to_string()]);
+    options.more = given.collect();
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
@@ -124,5 +129,28 @@ fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {
     assert_eq!(metrics.sum("eviction_agent_node_condition", &[("condition", "DiskPressure")]), 1.0);
     assert!(!agent.heard().unwrap().iter().any(is_decision));
     assert!(hog.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
+
+/// What the agent keeps over a restart lies on the disk that is full to the last block.
+#[test]
+fn an_agent_that_can_write_no_state_evicts_all_the_same() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
+    let mut stays = writer(&disk, &node, modest, 4);
+    let kubelet = json!({"evictionHard": {"nodefs.available": "64Ki"}});
+    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
+    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let mut rest = File::create(disk.path().join("rest")).unwrap();
+    let _hog = writing(&disk, &node, hog, 1024);
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+    agent.wait_for("its end", GUARD, is_end).unwrap();
+    while rest.write_all(&[0x5a; 4096]).is_ok() {}
+    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
+    let before = syncs();
+    wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();
+    assert!(stays.process().is_running().unwrap());
     agent.stop().unwrap();
 }
