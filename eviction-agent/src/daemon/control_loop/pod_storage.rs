@@ -30,9 +30,10 @@ const LIMITS_PACE: u64 = 50;
 const LIMIT_RATE: u64 = 4_000_000_000;
 const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 
-/// How many times as long as a reading ahead takes is waited until the next: so it is no older than two seconds.
-const AHEAD_PACE: u64 = 10;
-const AHEAD_FRESH: Duration = Duration::from_secs(2);
+/// How often pods are read ahead of a crossing at most; [`LIMITS_PACE`] makes that 10 s where a reading takes 200 ms.
+/// What is counted since is added.
+const AHEAD: Duration = Duration::from_secs(1);
+const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
 /// How long nobody goes for a disk after a pod that the agent has killed for it: its files are the kubelet's to
 /// remove, or somebody else's.
@@ -265,7 +266,7 @@ impl ControlLoop {
             watch.limits_due_ns = not_before(LIMITS, LIMITS_PACE);
         }
         watch.near_due_ns = not_before(LIMIT_FLOOR, LIMITS_PACE);
-        watch.ahead_due_ns = not_before(LIMIT_FLOOR, AHEAD_PACE);
+        watch.ahead_due_ns = not_before(AHEAD, LIMITS_PACE);
         let mut is_of_interest = matches!(extent, None | Some(Extent::All | Extent::Limited));
         for (uid, storage) in &sample.pods {
             let known = active.index_of(uid).and_then(|place| active.get(place));
