@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::decision::{Action, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::{DiskLayout, Parts};
-use crate::engine::{Engine, Layout};
+use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
 use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUpdate};
@@ -195,7 +195,7 @@ impl Engine {
     /// Whether it is known how to collect garbage and to rank pods: not in a layout that the
     /// gates do not allow.
     pub(super) fn can_rank(&self) -> bool {
-        matches!(self.layout, Layout::Known { .. })
+        self.layout.is_some_and(|known| !known.is_refused)
     }
 }
 

@@ -58,7 +58,7 @@ use crate::protection::PdbRefusals;
 pub struct Engine {
     policy: Policy,
     pods: Arc<PodSet>,
-    layout: Layout,
+    layout: Option<KnownLayout>,
     thresholds: Thresholds,
     conditions: Conditions,
     awaiting_reclaim: Option<Evaluation>,
@@ -73,20 +73,14 @@ pub struct Engine {
     api: ApiReachability,
 }
 
-/// What is known of the disk layout.
+/// The disk layout of the node, once it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    Unknown,
-    /// Known; the first evaluation after that does not see derived thresholds.
-    Known {
-        layout: DiskLayout,
-        is_new: bool,
-    },
-    /// A split that the gates do not allow; the first evaluation ends for it.
-    Refused {
-        layout: DiskLayout,
-        is_new: bool,
-    },
+struct KnownLayout {
+    layout: DiskLayout,
+    /// A split that the gates do not allow.
+    is_refused: bool,
+    /// No evaluation has seen it yet: the first one does not see derived thresholds, and ends if it is refused.
+    is_new: bool,
 }
 
 impl Engine {
@@ -97,7 +91,7 @@ impl Engine {
             guard: EvictionGuard::default(),
             policy,
             pods: Arc::default(),
-            layout: Layout::Unknown,
+            layout: None,
             conditions: Conditions::default(),
             awaiting_reclaim: None,
             in_flight: InFlightEvictions::default(),
@@ -118,7 +112,7 @@ impl Engine {
 
     /// Whether [`Event::DiskLayout`] is still waited for.
     pub fn wants_layout(&self) -> bool {
-        self.enforces_something() && self.layout == Layout::Unknown
+        self.enforces_something() && self.layout.is_none()
     }
 
     /// The node conditions that hold.
@@ -309,37 +303,30 @@ impl Engine {
     }
 
     fn learn_layout(&mut self, answer: Result<DiskLayout, UnknownReason>) {
-        let (Layout::Unknown, Ok(layout)) = (self.layout, answer) else {
+        let (None, Ok(layout)) = (self.layout, answer) else {
             return;
         };
-        let is_new = true;
-        self.layout = if layout.split_image_fs && !self.policy.gates.separate_disk_gc {
-            Layout::Refused { layout, is_new }
-        } else {
+        let is_refused = layout.split_image_fs && !self.policy.gates.separate_disk_gc;
+        if !is_refused {
             self.thresholds.derive_containerfs(self.policy.list_room, layout);
-            Layout::Known { layout, is_new }
-        };
+        }
+        self.layout = Some(KnownLayout { layout, is_refused, is_new: true });
     }
 
     fn begin_evaluation(&mut self) -> Result<DiskLayout, NotEvaluated> {
         if !self.enforces_something() {
             return Err(NotEvaluated::NothingToEnforce);
         }
-        match &mut self.layout {
-            Layout::Unknown => Err(NotEvaluated::LayoutUnknown),
-            Layout::Refused { is_new, .. } if *is_new => {
-                *is_new = false;
-                Err(NotEvaluated::LayoutRefused)
-            }
-            Layout::Refused { layout, .. } | Layout::Known { layout, .. } => Ok(*layout),
+        let Some(known) = &mut self.layout else { return Err(NotEvaluated::LayoutUnknown) };
+        if known.is_refused && take(&mut known.is_new) {
+            return Err(NotEvaluated::LayoutRefused);
         }
+        Ok(known.layout)
     }
 
     /// From now on derived thresholds count.
     fn end_first_evaluation(&mut self) {
-        if let Layout::Known { is_new, .. } = &mut self.layout
-            && take(is_new)
-        {
+        if self.layout.as_mut().is_some_and(|known| take(&mut known.is_new)) {
             self.thresholds.show_all();
         }
     }

@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-use super::{Engine, Layout};
+use super::Engine;
 
 /// A policy that waits to take effect.
 #[derive(Clone, Debug)]
@@ -110,17 +110,11 @@ impl Engine {
     }
 
     fn adopt(&mut self, policy: Policy) {
-        let derived = match self.layout {
-            Layout::Unknown => None,
-            Layout::Known { layout, .. } | Layout::Refused { layout, .. } => {
-                let refused = layout.split_image_fs && !policy.gates.separate_disk_gc;
-                self.layout = match refused {
-                    true => Layout::Refused { layout, is_new: false },
-                    false => Layout::Known { layout, is_new: false },
-                };
-                (!refused).then_some((policy.list_room, layout))
-            }
-        };
+        let derived = self.layout.as_mut().and_then(|known| {
+            known.is_refused = known.layout.split_image_fs && !policy.gates.separate_disk_gc;
+            known.is_new = false;
+            (!known.is_refused).then_some((policy.list_room, known.layout))
+        });
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
         // A second sample for an evaluation by the former policy would be judged by this one.
         self.awaiting_reclaim = None;

@@ -104,8 +104,12 @@ pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked:
     };
     ranked.clear();
     ranked.extend((0..).zip(pods.pods()).zip(pods.uid_order()).map(candidate));
-    let exact = exact_excess(measure, pods, snapshot);
-    ranked.sort_unstable_by(|a, b| a.compare(b, &exact));
+    if ranked.iter().any(|candidate| candidate.excess.is_saturated()) {
+        let exact = exact_excess(measure, pods, snapshot);
+        ranked.sort_unstable_by(|a, b| a.compare(b, &exact));
+    } else {
+        ranked.sort_unstable_by_key(Candidate::key);
+    }
 }
 
 /// The excess of a candidate, however large.

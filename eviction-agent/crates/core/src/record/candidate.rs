@@ -6,13 +6,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::decision::{Action, Decision, Evaluation};
-use crate::eviction::{Cause, SizedOutcome};
+use crate::eviction::{Cause, SizedOutcome, SizedPod, SkipReason};
 use crate::in_flight::InFlightEviction;
 use crate::pod::PodName;
-use crate::pods::{EvictionOrder, IgnoredAnnotation, KnownPod, PodProtection};
+use crate::pods::{EvictionOrder, IgnoredAnnotation, KnownPod, PodProtection, PodSet};
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
-use crate::record::margin::{Choice, MarginRecord, NearestRecord};
+use crate::record::margin::{MarginRecord, NearestRecord};
+use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
@@ -89,91 +90,122 @@ pub enum CandidateOutcome {
     NotReached,
 }
 
-impl CandidateRecord {
-    /// The pods that an evaluation ranked, the first to be evicted first.
-    pub(super) fn all(decision: &Decision, evaluation: &Evaluation) -> Vec<Self> {
-        let Some(signal) = evaluation.driving_signal() else {
-            return Vec::new();
-        };
-        let measure = Measure::of(signal, evaluation.layout);
-        let going: BTreeSet<u32> = decision.actions.iter().filter_map(for_threshold).collect();
-        let critical_pods: BTreeSet<u32> = evaluation.critical_pods.iter().copied().collect();
-        let remembered = |uid: &str| evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid);
-        let barred = |index| {
-            let known = evaluation.pods.get(index);
-            known.is_some_and(|known| known.critical || remembered(&known.pod.uid))
-        };
-        let goes = |index| going.contains(&index);
-        let refused: BTreeSet<u32> = evaluation.refused_pods.iter().map(|refused| refused.pod).collect();
-        let sized = |is_it: fn(&SizedOutcome) -> bool| -> BTreeSet<u32> {
-            let sized = evaluation.sized_for_driving().filter(|sized| is_it(&sized.outcome));
-            sized.map(|sized| sized.pod).collect()
-        };
-        let shortened = sized(|outcome| *outcome == SizedOutcome::GraceShortened);
-        let skipped = sized(|outcome| matches!(outcome, SizedOutcome::Skipped { .. }));
-        let is = |uid: &str, what: fn(&InFlightEviction) -> bool| {
-            evaluation.in_flight.iter().any(|in_flight| *in_flight.pod.uid == *uid && what(in_flight))
-        };
-        let may_go = |index| !barred(index) && !refused.contains(&index);
-        let choice = Choice::new(evaluation, measure, goes, |index| !may_go(index));
+/// Ranked pods, and what became of them.
+pub(super) struct RankedPods<'a> {
+    pub(super) at: Timestamp,
+    pub(super) measure: Measure,
+    pub(super) pods: &'a PodSet,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) ranked: &'a [Candidate],
+    pub(super) evicted: BTreeSet<u32>,
+    pub(super) critical_pods: &'a [u32],
+    pub(super) refused_pods: &'a [RefusedPod],
+    pub(super) in_flight: &'a [InFlightEviction],
+    /// Pods that were dealt with for any threshold.
+    pub(super) sized_pods: &'a [SizedPod],
+    /// The same for the one that is ranked for.
+    pub(super) sized_now: Vec<SizedPod>,
+    /// Evictions are sized by what each pod frees.
+    pub(super) is_sized: bool,
+}
+
+impl<'a> RankedPods<'a> {
+    /// Those that an evaluation ranked. None if it ranked none.
+    pub(super) fn of(decision: &Decision, evaluation: &'a Evaluation) -> Option<Self> {
+        Some(Self {
+            at: decision.at,
+            measure: Measure::of(evaluation.driving_signal()?, evaluation.layout),
+            pods: &evaluation.pods,
+            snapshot: &evaluation.snapshot,
+            ranked: &evaluation.ranked,
+            evicted: decision.actions.iter().filter_map(for_threshold).collect(),
+            critical_pods: &evaluation.critical_pods,
+            refused_pods: &evaluation.refused_pods,
+            in_flight: &evaluation.in_flight,
+            sized_pods: &evaluation.sized_pods,
+            sized_now: evaluation.sized_for_driving().copied().collect(),
+            is_sized: !evaluation.deficits.is_empty(),
+        })
+    }
+
+    /// Their records, the first to be evicted first.
+    pub(super) fn records(&self) -> Vec<CandidateRecord> {
+        let border = self.border();
         let record = |(rank, candidate): (usize, &Candidate)| {
             let index = candidate.pod;
-            let known = evaluation.pods.get(index)?;
-            let usage = measure.known_usage(known, evaluation.snapshot.stats_of(index));
-            let fate = match () {
-                () if goes(index) => CandidateOutcome::Evicted,
-                () if critical_pods.contains(&index) => CandidateOutcome::Critical,
-                () if refused.contains(&index) => CandidateOutcome::Protected,
-                () if shortened.contains(&index) => CandidateOutcome::GraceShortened,
-                () if skipped.contains(&index) => CandidateOutcome::Skipped,
-                () if is(&known.pod.uid, InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
-                () if is(&known.pod.uid, InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
-                () => CandidateOutcome::NotReached,
-            };
-            Some(Self {
+            let known = self.pods.get(index)?;
+            let usage = self.measure.known_usage(known, self.snapshot.stats_of(index));
+            let result = self.result(index, known);
+            let has_margin = result == CandidateOutcome::Evicted || self.may_be_evicted(index);
+            Some(CandidateRecord {
                 pod: PodName::of(&known.pod),
-                result: fate,
+                result,
                 class: candidate.class,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
-                request: measure.request(known).map(|request| request.to_string()),
+                request: self.measure.request(known).map(|request| request.to_string()),
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 uid_rank: candidate.uid_rank,
                 critical: known.critical,
                 protection: ProtectionRecord::of(known),
-                too_young: too_young(known, candidate.class, decision.at),
-                skipped_reason: skipped_reason(evaluation, fate, index, known),
-                margin: if may_go(index) || goes(index) { choice.margin(rank, goes(index)) } else { None },
+                too_young: too_young(known, candidate.class, self.at),
+                skipped_reason: self.skipped_reason(result, index, known),
+                margin: border.filter(|_| has_margin).and_then(|border| self.margin(border, rank)),
             })
         };
-        evaluation.ranked.iter().enumerate().filter_map(record).collect()
+        self.ranked.iter().enumerate().filter_map(record).collect()
     }
-}
 
-/// Why it is not evicted, or would not be, as a sentence without its subject.
-fn skipped_reason(
-    evaluation: &Evaluation,
-    fate: CandidateOutcome,
-    index: u32,
-    known: &KnownPod,
-) -> Option<String> {
-    let refused =
-        || Some(evaluation.refused_pods.iter().find(|refused| refused.pod == index)?.why.to_string());
-    let small = || {
-        evaluation.sized_pods.iter().find_map(|sized| match sized.outcome {
-            SizedOutcome::Skipped { why, .. } if sized.pod == index => Some(why.to_string()),
+    fn result(&self, index: u32, known: &KnownPod) -> CandidateOutcome {
+        let sized = |is_it: fn(&SizedOutcome) -> bool| {
+            self.sized_now.iter().any(|sized| sized.pod == index && is_it(&sized.outcome))
+        };
+        let in_flight = |is_it: fn(&InFlightEviction) -> bool| {
+            self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid && is_it(it))
+        };
+        match () {
+            () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
+            () if self.critical_pods.contains(&index) => CandidateOutcome::Critical,
+            () if self.refused(index).is_some() => CandidateOutcome::Protected,
+            () if sized(|it| *it == SizedOutcome::GraceShortened) => CandidateOutcome::GraceShortened,
+            () if sized(|it| matches!(it, SizedOutcome::Skipped { .. })) => CandidateOutcome::Skipped,
+            () if in_flight(InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
+            () if in_flight(InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
+            () => CandidateOutcome::NotReached,
+        }
+    }
+
+    fn refused(&self, index: u32) -> Option<Refusal> {
+        self.refused_pods.iter().find(|refused| refused.pod == index).map(|refused| refused.why)
+    }
+
+    /// Why a pod was skipped for one that ranks behind it, for what it frees or since its last eviction failed.
+    pub(super) fn skipped(&self, index: u32) -> Option<SkipReason> {
+        self.sized_pods.iter().find_map(|sized| match sized.outcome {
+            SizedOutcome::Skipped { why, .. } if sized.pod == index => Some(why),
             _ => None,
         })
-    };
-    match fate {
-        CandidateOutcome::Evicted => None,
-        CandidateOutcome::Critical => Some("critical".to_owned()),
-        CandidateOutcome::Protected => refused(),
-        CandidateOutcome::GraceShortened => Some("was on its way, and is hurried".to_owned()),
-        CandidateOutcome::Terminating => Some("is on its way".to_owned()),
-        CandidateOutcome::FailedLately => Some("was to go a moment ago and did not".to_owned()),
-        CandidateOutcome::Skipped => small(),
-        CandidateOutcome::NotReached => known.critical.then(|| "critical".to_owned()),
+    }
+
+    /// Whether nothing but the ranking spares a pod.
+    pub(super) fn may_be_evicted(&self, index: u32) -> bool {
+        let is_in_flight = |known: &KnownPod| self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
+        let is_barred = |known: &KnownPod| known.critical || is_in_flight(known);
+        !self.pods.get(index).is_some_and(is_barred) && self.refused(index).is_none()
+    }
+
+    /// Why a pod is not evicted, or would not be, as a sentence without its subject.
+    fn skipped_reason(&self, result: CandidateOutcome, index: u32, known: &KnownPod) -> Option<String> {
+        match result {
+            CandidateOutcome::Evicted => None,
+            CandidateOutcome::Critical => Some("critical".to_owned()),
+            CandidateOutcome::Protected => self.refused(index).map(|why| why.to_string()),
+            CandidateOutcome::GraceShortened => Some("was on its way, and is hurried".to_owned()),
+            CandidateOutcome::Terminating => Some("is on its way".to_owned()),
+            CandidateOutcome::FailedLately => Some("was to go a moment ago and did not".to_owned()),
+            CandidateOutcome::Skipped => self.skipped(index).map(|why| why.to_string()),
+            CandidateOutcome::NotReached => known.critical.then(|| "critical".to_owned()),
+        }
     }
 }
 

@@ -5,11 +5,10 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::decision::Evaluation;
-use crate::eviction::SizedOutcome;
 use crate::pod::PodName;
 use crate::pods::RankFacts;
 use crate::rank::{Candidate, Measure};
+use crate::record::candidate::RankedPods;
 use crate::units::Nanos;
 
 /// By how much a candidate missed the other side of the choice: for one that goes, what would
@@ -51,67 +50,33 @@ pub struct NearestRecord {
     pub evicted: PodName,
 }
 
-/// The choice between the pods that go and those that could have.
-pub(super) struct Choice<'a> {
-    evaluation: &'a Evaluation,
-    measure: Measure,
-    /// The last that goes and the first that stays, by their indices in the ranking.
-    border: Option<(usize, usize)>,
-}
-
-impl<'a> Choice<'a> {
-    /// `goes` and `barred` tell of an index among the pods whether it was chosen, and whether
-    /// it could not have been.
-    pub(super) fn new(
-        evaluation: &'a Evaluation,
-        measure: Measure,
-        goes: impl Fn(u32) -> bool,
-        barred: impl Fn(u32) -> bool,
-    ) -> Self {
-        let last = evaluation.ranked.iter().rposition(|candidate| goes(candidate.pod));
+/// The choice between the pods that are evicted and those that could have been.
+impl RankedPods<'_> {
+    /// The last that is evicted and the first that stays, by their indices in the ranking.
+    pub(super) fn border(&self) -> Option<(usize, usize)> {
+        let is_evicted = |candidate: &Candidate| self.evicted.contains(&candidate.pod);
         let stays = |candidate: &Candidate| {
-            let index = candidate.pod;
-            !goes(index) && !barred(index) && !is_skipped(evaluation, index)
+            let may_be = self.may_be_evicted(candidate.pod) && self.skipped(candidate.pod).is_none();
+            may_be && !is_evicted(candidate)
         };
-        let first = evaluation.ranked.iter().position(stays);
-        Self { evaluation, measure, border: last.zip(first) }
+        self.ranked.iter().rposition(is_evicted).zip(self.ranked.iter().position(stays))
     }
 
     /// What would have put a candidate on the other side.
-    pub(super) fn margin(&self, index: usize, goes: bool) -> Option<MarginRecord> {
-        let (last, first) = self.border?;
-        let own = self.evaluation.ranked.get(index)?;
-        if !goes && is_skipped(self.evaluation, own.pod) {
+    pub(super) fn margin(&self, (last, first): (usize, usize), rank: usize) -> Option<MarginRecord> {
+        let candidate = *self.ranked.get(rank)?;
+        let is_evicted = self.evicted.contains(&candidate.pod);
+        if !is_evicted && self.skipped(candidate.pod).is_some() {
             return None;
         }
-        let against = if goes { first } else { last };
-        let changes = self.what_if(index)?.changes_to_pass(self.evaluation.ranked.get(against)?);
-        Some(MarginRecord {
-            against,
-            usage: changes.usage,
-            request: changes.request,
-            priority: changes.priority,
-            sized: !self.evaluation.deficits.is_empty(),
-        })
+        let known = self.pods.get(candidate.pod)?;
+        let (measure, facts) = (self.measure, known.rank);
+        let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
+        let against = if is_evicted { first } else { last };
+        let what_if = WhatIf { measure, candidate, facts, usage };
+        let Changes { usage, request, priority } = what_if.changes_to_pass(self.ranked.get(against)?);
+        Some(MarginRecord { against, usage, request, priority, sized: self.is_sized })
     }
-
-    fn what_if(&self, index: usize) -> Option<WhatIf> {
-        let candidate = *self.evaluation.ranked.get(index)?;
-        let known = self.evaluation.pods.get(candidate.pod)?;
-        let stats = self.evaluation.snapshot.stats_of(candidate.pod);
-        Some(WhatIf {
-            measure: self.measure,
-            candidate,
-            facts: known.rank,
-            usage: self.measure.known_usage(known, stats),
-        })
-    }
-}
-
-/// Whether one that ranks behind it was taken for what it frees, or since it did not go before.
-fn is_skipped(evaluation: &Evaluation, index: u32) -> bool {
-    let is_skipped = |outcome| matches!(outcome, SizedOutcome::Skipped { .. });
-    evaluation.sized_pods.iter().any(|sized| sized.pod == index && is_skipped(sized.outcome))
 }
 
 /// The highest priority that a user's priority class can have; above are the system's own.

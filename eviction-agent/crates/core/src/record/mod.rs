@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use candidate::RankedPods;
 pub use candidate::{CandidateOutcome, CandidateRecord, ProtectionRecord, RefusedPodRecord};
 pub use eviction::{
     EvictionRecord, InFlightPhase, InFlightRecord, PlannedVictim, ReleaseRecord, SizingRecord, SkippedVictim,
@@ -199,7 +200,8 @@ impl EvaluationRecord {
         });
         let slopes = |signal: Signal| evaluation.context.slopes[signal as usize];
         let signals = |seen| SignalRecord::all(seen, decision.at, slopes);
-        let candidates = CandidateRecord::all(decision, evaluation);
+        let ranked_pods = RankedPods::of(decision, evaluation);
+        let candidates = ranked_pods.map_or(Vec::new(), |ranked| ranked.records());
         Self {
             end: evaluation.end,
             signals: signals(&evaluation.observations),

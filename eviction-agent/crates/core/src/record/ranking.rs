@@ -1,25 +1,20 @@
 //! The order in which pods would be evicted if a threshold was met now.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::decision::{Action, Decision, DecisionKind, Evaluation};
 use crate::disk_layout::DiskLayout;
-use crate::eviction::{Cause, EvaluationEnd, Eviction};
 use crate::in_flight::InFlightEviction;
-use crate::observation::Observations;
 use crate::pods::{EvictionOrder, KnownPod, PodSet};
-use crate::policy::Threshold;
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, rank};
+use crate::record::candidate::RankedPods;
 use crate::record::{CandidateOutcome, CandidateRecord};
-use crate::signal::{Signal, SignalSet};
-use crate::signal_filter::SignalContext;
+use crate::signal::Signal;
 use crate::snapshot::Snapshot;
-use crate::threshold::Thresholds;
 use crate::time::Timestamp;
-use crate::units::{GoDuration, Quantity, ThresholdValue};
 
 /// A sample of all pods, with what else their order depends on.
 #[derive(Clone, Debug)]
@@ -67,56 +62,23 @@ impl PodSample {
             .iter()
             .filter_map(|it| Some(RefusedPod { pod: it.pod, why: refusal(pods.get(it.pod)?)? }))
             .collect();
-        let may_go = |index: u32| {
-            let known = pods.get(index)?;
-            let is_in_flight = in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
-            (!known.critical && !is_in_flight && refusal(known).is_none()).then_some(index)
-        };
-        let first = ranked.iter().find_map(|candidate| may_go(candidate.pod));
-        let evict = |pod| {
-            let cause = Cause::Threshold { threshold: 0 };
-            Action::Evict(Eviction { pod, grace_period_seconds: 0, cause, ignores_budget: false })
-        };
-        // The record of an evaluation of a single threshold, which is met.
-        let threshold = Threshold {
-            signal,
-            value: ThresholdValue::Quantity(Quantity::ZERO),
-            grace_period: GoDuration::ZERO,
-            min_reclaim: None,
-        };
-        let evaluation = Evaluation {
-            end: EvaluationEnd::Evicted,
-            observations: Observations::default(),
-            context: SignalContext::default(),
-            met: Vec::new(),
-            driving: Some(0),
-            left_to_kubelet: None,
-            observations_after_reclaim: None,
-            ranked,
-            critical_pods: Vec::new(),
-            refused_pods,
-            in_flight: in_flight.clone(),
-            deficits: Vec::new(),
-            sized_pods: Vec::new(),
-            unknown_volumes: 0,
-            layout: *layout,
-            thresholds: Arc::clone(Thresholds::new(&[threshold]).all()),
-            visible: Arc::from([0]),
-            pods: Arc::clone(pods),
-            snapshot: Arc::clone(snapshot),
-        };
-        let decision = Decision {
+        let mut ranked_pods = RankedPods {
             at: *at,
-            actions: first.map(evict).into_iter().collect(),
-            conditions: Vec::new(),
-            transition_period: GoDuration::ZERO,
-            unavailable: SignalSet::EMPTY,
-            proposal: None,
-            kind: DecisionKind::StateUpdated,
-            ended: Vec::new(),
+            measure: Measure::of(signal, *layout),
+            pods,
+            snapshot,
+            ranked: &ranked,
+            evicted: BTreeSet::new(),
+            critical_pods: &[],
+            refused_pods: &refused_pods,
+            in_flight,
+            sized_pods: &[],
+            sized_now: Vec::new(),
+            is_sized: *sized,
         };
-        let mut candidates = CandidateRecord::all(&decision, &evaluation);
-        candidates.iter_mut().filter_map(|it| it.margin.as_mut()).for_each(|margin| margin.sized = *sized);
+        let first = ranked.iter().find(|candidate| ranked_pods.may_be_evicted(candidate.pod));
+        ranked_pods.evicted.extend(first.map(|candidate| candidate.pod));
+        let candidates = ranked_pods.records();
         RankingRecord { signal, at: *at, candidates }
     }
 }
