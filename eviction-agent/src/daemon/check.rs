@@ -8,6 +8,7 @@ use eviction_config::Capacities;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
 use eviction_core::units::Quantity;
+use eviction_kube::Observer;
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -68,7 +69,7 @@ pub fn check(
             }
             // With `cluster` it is asked below, and for more.
             if cluster.is_none() && configuration.service.action.asks_server() {
-                let connected = cluster::connect(files.caller.kubeconfig.as_deref());
+                let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
             }
             Some(EffectiveConfig::of(configuration))

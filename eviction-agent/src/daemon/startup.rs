@@ -134,7 +134,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: what it keeps warm serves each of them.
     let connects = action.asks_server() || options.cluster.is_some();
-    let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref())).transpose()?;
+    let observer = cluster::observer(Arc::clone(metrics));
+    let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref(), observer)).transpose()?;
     let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
     if let Some(cluster) = &mut cluster {
         if action.asks_server() {

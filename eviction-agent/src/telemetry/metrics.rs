@@ -242,7 +242,7 @@ metrics! {
     /// Requests to the API server by operation and by status code or error.
     Api kube_api_requests: Family<RequestLabels, Counter> = "kube_api_requests";
     /// Time of the last response of the API server, since the Unix epoch.
-    Api kube_api_last_response: LastResponse = "kube_api_last_response_timestamp_seconds";
+    Api kube_api_last_response: Family<NoLabels, SecondsGauge> = "kube_api_last_response_timestamp_seconds";
     /// Kubernetes Events by what became of them.
     Watch kube_events: Family<EventLabels, Counter> = "kube_events";
     /// What happened to the watches of the API server.
@@ -261,9 +261,6 @@ metrics! {
 pub fn unix_now() -> f64 {
     family::now()
 }
-
-/// A time that is not known before the first response.
-pub type LastResponse = Family<NoLabels, OptionalSeconds>;
 
 impl Metrics {
     /// Registers the metrics of every agent.

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::access::Access;
 use crate::backoff::Backoff;
 use crate::error::{AccessError, RequestError};
-use crate::metrics::{Counters, RequestCounts, operation};
+use crate::metrics::{Observer, operation};
 use crate::reachability::{ApiReachability, Availability};
 use crate::request::{Request, Response, retry_after};
 use crate::stack::{Service, Stack};
@@ -57,7 +57,7 @@ struct Shared {
     connections: Mutex<Connections>,
     /// The connections were given up.
     closed: Notify,
-    counters: Counters,
+    observer: Observer,
     /// Whether the server is available, and how that is known.
     reachable: watch::Sender<bool>,
     reachability: Mutex<ApiReachability>,
@@ -99,6 +99,14 @@ impl Client {
     /// # Errors
     /// If they cannot be read or are not what they should be.
     pub fn new(access: Access) -> Result<Self, AccessError> {
+        Self::observed(access, Observer::default())
+    }
+
+    /// The same; the observer takes what is counted of it, and of what sends its requests by it.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn observed(access: Access, observer: Observer) -> Result<Self, AccessError> {
         let token = access.token_file.clone().map(|file| Arc::new(TokenFile::new(file)));
         if let Some(token) = &token {
             token.header(Instant::now())?;
@@ -110,7 +118,7 @@ impl Client {
             token,
             connections,
             closed: Notify::new(),
-            counters: Counters::default(),
+            observer,
             reachable: watch::Sender::new(true),
             reachability: Mutex::default(),
             born: Instant::now(),
@@ -122,11 +130,6 @@ impl Client {
     /// Where the server is.
     pub fn access(&self) -> &Access {
         &self.shared.access
-    }
-
-    /// What became of all requests so far.
-    pub fn counts(&self) -> RequestCounts {
-        self.shared.counters.read()
     }
 
     /// Sends a request and reads the response, whatever its status.
@@ -144,7 +147,7 @@ impl Client {
         let began = self.shared.born.elapsed();
         let result = self.exchange(&request, connection).await;
         let status = result.as_ref().map(|response| response.status);
-        self.shared.counters.end(operation(&request.method, &request.path), status);
+        self.shared.observer.request(operation(&request.method, &request.path), status);
         match &result {
             Ok(response) if response.status == 401 => self.renew_credentials(),
             Err(RequestError::Certificate { .. }) => self.renew_credentials(),
@@ -224,9 +227,9 @@ impl Client {
         }
     }
 
-    /// Counts a response to a request that another service sent.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.shared.counters
+    /// Takes what is counted.
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.shared.observer
     }
 
     /// Whether the server is available: by what became of the requests so far, and after a failure, of those

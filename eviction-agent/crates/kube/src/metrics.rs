@@ -1,21 +1,69 @@
-//! What became of requests and watches, to be exported.
+//! What is counted and exported: requests, watches, Events and patches of the node.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fmt;
+use std::sync::Arc;
 
 use http::Method;
 
 use crate::error::RequestError;
+use crate::events::{EventResult, Reason};
 
-/// What became of all requests so far, watches and those that keep a connection alive included.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestCounts {
-    /// Requests by operation, and by the status code of the response or why there is none.
-    pub requests: BTreeMap<(&'static str, Code), u64>,
-    /// When the last response came.
-    pub last_response: Option<SystemTime>,
+/// Something that is counted or exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricEvent {
+    /// A request ended, also one for a watch or to keep a connection alive.
+    Request {
+        /// The operation, in the words of the API.
+        operation: &'static str,
+        /// The status code of the response, or why there is none.
+        code: Code,
+    },
+    /// Something happened to the watch of this resource.
+    Watch(&'static str, WatchEvent),
+    /// A watch was begun, or a part of a list, an event or a bookmark of this resource arrived.
+    Received(&'static str),
+    /// So many objects of this resource are known.
+    Objects(&'static str, usize),
+    /// So many occurrences came to this.
+    Event(Reason, EventResult, u64),
+    /// A patch of this kind had this result: one of [`PATCH_RESULTS`](crate::PATCH_RESULTS).
+    Patch(&'static str, &'static str),
+    /// Whether the node's object differs from the desired state, in what patches of this kind change.
+    OutOfSync(&'static str, bool),
+}
+
+/// Takes what is counted or exported. The default one drops it.
+#[derive(Clone, Default)]
+pub struct Observer(Option<Arc<dyn Fn(MetricEvent) + Send + Sync>>);
+
+impl Observer {
+    /// Has `observe` called with each event; it must not wait for anything.
+    pub fn new(observe: impl Fn(MetricEvent) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(observe)))
+    }
+
+    /// Passes on an event.
+    pub fn observe(&self, event: MetricEvent) {
+        if let Some(observe) = &self.0 {
+            observe(event);
+        }
+    }
+
+    /// Counts the end of a request: its status, or why there is no response.
+    pub(crate) fn request(&self, operation: &'static str, status: Result<u16, &RequestError>) {
+        let code = match status {
+            Ok(status) => Code::Status(status),
+            Err(error) if error.may_have_been_carried_out() => Code::Unanswered,
+            Err(_) => Code::Unsent,
+        };
+        self.observe(MetricEvent::Request { operation, code });
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 /// How a request ended.
@@ -29,40 +77,13 @@ pub enum Code {
     Unanswered,
 }
 
-impl std::fmt::Display for Code {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status(status) => write!(f, "{status}"),
             Self::Unsent => f.write_str("unsent"),
             Self::Unanswered => f.write_str("unanswered"),
         }
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters(Mutex<RequestCounts>);
-
-impl Counters {
-    fn lock(&self) -> MutexGuard<'_, RequestCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn read(&self) -> RequestCounts {
-        self.lock().clone()
-    }
-
-    /// Counts the end of a request: its status, or why there is no response.
-    pub(crate) fn end(&self, operation: &'static str, status: Result<u16, &RequestError>) {
-        let mut counts = self.lock();
-        let code = match status {
-            Ok(status) => {
-                counts.last_response = Some(SystemTime::now());
-                Code::Status(status)
-            }
-            Err(error) if error.may_have_been_carried_out() => Code::Unanswered,
-            Err(_) => Code::Unsent,
-        };
-        *counts.requests.entry((operation, code)).or_default() += 1;
     }
 }
 
@@ -107,8 +128,8 @@ pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
     }
 }
 
-/// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happened to a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WatchEvent {
     /// An object came, changed in what counts, or went.
     Changed,
@@ -139,7 +160,7 @@ pub enum WatchEvent {
 }
 
 impl WatchEvent {
-    /// All of them, in the order of their counters.
+    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::Changed,
         Self::Unchanged,
@@ -176,51 +197,8 @@ impl WatchEvent {
     }
 }
 
-/// Counters of one watch; shared with whoever exports them.
-#[derive(Debug, Default)]
-pub struct WatchMetrics {
-    counts: [AtomicU64; WatchEvent::ALL.len()],
-    /// Milliseconds since the Unix epoch; 0 for never.
-    last_event_ms: AtomicU64,
-    objects: AtomicU64,
-}
-
-impl WatchMetrics {
-    /// How often it happened.
-    pub fn count(&self, event: WatchEvent) -> u64 {
-        self.counts.get(event as usize).map_or(0, |count| count.load(Relaxed))
-    }
-
-    /// When the last list, begin of a watch, event or bookmark came, since the Unix epoch.
-    pub fn last_event(&self) -> Option<Duration> {
-        let note_event = self.last_event_ms.load(Relaxed);
-        (note_event > 0).then(|| Duration::from_millis(note_event))
-    }
-
-    /// How many objects are known.
-    pub fn objects(&self) -> u64 {
-        self.objects.load(Relaxed)
-    }
-
-    pub(crate) fn add(&self, event: WatchEvent) {
-        if let Some(count) = self.counts.get(event as usize) {
-            count.fetch_add(1, Relaxed);
-        }
-    }
-
-    pub(crate) fn note_event(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.last_event_ms.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Relaxed);
-    }
-
-    pub(crate) fn set_objects(&self, objects: usize) {
-        self.objects.store(objects as u64, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::WatchEvent;
     use super::*;
 
     #[test]
@@ -235,24 +213,5 @@ mod tests {
         assert_eq!(post("/api/v1/namespaces/a/pods/b/eviction"), "evict_pod");
         assert_eq!(operation(&Method::DELETE, "/api/v1/namespaces/a/pods/b?dryRun=All"), "delete_pod");
         assert_eq!(post("/apis/events.k8s.io/v1/namespaces/a/events"), "create_event");
-    }
-
-    #[test]
-    fn a_request_counts_by_operation_and_code() {
-        let counters = Counters::default();
-        counters.end("evict_pod", Ok(201));
-        counters.end("evict_pod", Ok(429));
-        counters.end("evict_pod", Ok(429));
-        let counts = counters.read();
-        assert_eq!(counts.requests[&("evict_pod", Code::Status(429))], 2);
-        assert_eq!(counts.requests[&("evict_pod", Code::Status(201))], 1);
-        assert!(counts.last_response.is_some());
-    }
-
-    #[test]
-    fn each_has_its_own_counter() {
-        for (place, event) in WatchEvent::ALL.into_iter().enumerate() {
-            assert_eq!(event as usize, place);
-        }
     }
 }

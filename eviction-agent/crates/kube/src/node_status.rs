@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::identity::Version;
+use crate::metrics::{MetricEvent, Observer};
 use crate::node_patch::{Difference, NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
 use crate::object_store::StoreView;
 
@@ -54,25 +55,12 @@ pub const PATCH_RESULTS: [&str; 9] = [
     "not_sent",
 ];
 
-/// What is reported of the patches of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchEvent {
-    /// The result of a patch: one of [`PATCH_RESULTS`].
-    Result(&'static str),
-    /// Whether the node's object differs from the desired state.
-    OutOfSync(bool),
-}
-
-/// Takes reports, with the kind of [`PATCH_KINDS`].
-pub type PatchObserver = Arc<dyn Fn(&'static str, PatchEvent) + Send + Sync>;
-
 /// Starts to patch what `desired` has into the node of `nodes`; returns the number of the update whose
 /// taints are written, or need not be waited for. Needs a tokio runtime.
 pub(crate) fn reconcile(
     client: &Client,
     desired: &watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
     nodes: watch::Receiver<Arc<StoreView<Node>>>,
-    observer: &PatchObserver,
 ) -> watch::Receiver<u64> {
     let observed = ObservedNode::default();
     let start = |kind, taints| {
@@ -85,7 +73,7 @@ pub(crate) fn reconcile(
             observed: observed.clone(),
             taints,
             settled,
-            observer: Arc::clone(observer),
+            observer: client.observer().clone(),
             retry: Retry::default(),
         };
         tokio::spawn(reconciler.run());
@@ -107,7 +95,7 @@ struct Reconciler {
     /// For conditions: the number of the update whose taints are written.
     taints: Option<watch::Receiver<u64>>,
     settled: watch::Sender<u64>,
-    observer: PatchObserver,
+    observer: Observer,
     retry: Retry,
 }
 
@@ -169,7 +157,7 @@ impl Reconciler {
     async fn patch(&mut self, desired: &NodeStatusUpdate, node: &Node) -> Wait {
         let now = Timestamp::now();
         let Difference { patch, due, heartbeat } = self.kind.difference(desired, node, now);
-        self.report(PatchEvent::OutOfSync(due >= Due::Detail));
+        self.observer.observe(MetricEvent::OutOfSync(self.kind.name(), due >= Due::Detail));
         if due == Due::Not {
             return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(until(heartbeat, now)));
         }
@@ -178,7 +166,8 @@ impl Reconciler {
         }
         let response = self.patcher.send_patch(node, &patch).await;
         let is_stale = response.is_stale();
-        self.report(PatchEvent::Result(if is_stale { "conflict" } else { response.result.name() }));
+        let result = if is_stale { "conflict" } else { response.result.name() };
+        self.observer.observe(MetricEvent::Patch(self.kind.name(), result));
         if is_stale {
             return self.read_again(node, &response.result).await;
         }
@@ -217,10 +206,6 @@ impl Reconciler {
             (_, Some(Err(why))) => tracing::debug!(why, "the node in a response cannot be decoded"),
             (_, None) => {}
         }
-    }
-
-    fn report(&self, event: PatchEvent) {
-        (self.observer)(self.kind.name(), event);
     }
 
     /// Whoever waits for this update goes on.

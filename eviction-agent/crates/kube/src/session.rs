@@ -14,11 +14,10 @@ use crate::backoff::Backoff;
 use crate::cleanup::leftovers;
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::events::{EventResult, EventSink, Reason, Recorder};
-use crate::metrics::WatchMetrics;
+use crate::events::{EventSink, Recorder};
 use crate::node_identity::{IdentifyError, NodeName, identify};
 use crate::node_patch::NodeStatusUpdate;
-use crate::node_status::{PatchObserver, reconcile};
+use crate::node_status::reconcile;
 use crate::nodes::parse_node;
 use crate::object_store::StoreView;
 use crate::pods::parse_pod;
@@ -47,7 +46,6 @@ pub struct KubeSession {
     name: NodeName,
     pods: Receiver<Arc<StoreView<WatchedPod>>>,
     node: Receiver<Arc<StoreView<Node>>>,
-    metrics: [Arc<WatchMetrics>; 2],
     /// Ends only with what is wrong with the node's name or the agent's rights, found out late because the
     /// server was not available at the start.
     watch: JoinHandle<OperationError>,
@@ -76,7 +74,6 @@ impl KubeSession {
             }
             Err(IdentifyError::Failed(error)) => return Err(error),
         };
-        let metrics = [(); 2].map(|()| Arc::new(WatchMetrics::default()));
         let policy = policy.clone();
         let pods = Resource {
             kind: ("Pod", "pods"),
@@ -91,8 +88,8 @@ impl KubeSession {
             field_selector: format!("metadata.name={name}"),
             decode: Box::new(parse_node),
         };
-        let (pod_watcher, mut pods) = Watcher::new(client.clone(), pods, Arc::clone(&metrics[0]));
-        let (node_watcher, node) = Watcher::new(client.clone(), node, Arc::clone(&metrics[1]));
+        let (pod_watcher, mut pods) = Watcher::new(client.clone(), pods);
+        let (node_watcher, node) = Watcher::new(client.clone(), node);
         let watch = tokio::spawn({
             let (client, name, node) = (client.clone(), name.clone(), node.clone());
             async move {
@@ -107,7 +104,7 @@ impl KubeSession {
             // Without it the pods are not known, which is reported.
             drop(timeout(FIRST_LIST, pods.wait_for(|pods| pods.synced)).await);
         }
-        Ok(Self { client, name, pods, node, metrics, watch, events: None })
+        Ok(Self { client, name, pods, node, watch, events: None })
     }
 
     /// Waits until it is known that the agent is not where it should be. May be cancelled.
@@ -133,19 +130,10 @@ impl KubeSession {
         self.node.clone()
     }
 
-    /// What its watches have been through: of pods, and of the node.
-    pub fn metrics(&self) -> [Arc<WatchMetrics>; 2] {
-        self.metrics.clone()
-    }
-
     /// Starts to patch the node's object as `desired` has it; returns the number of the update whose taints
     /// are written, or need not be waited for.
-    pub fn reconcile(
-        &self,
-        desired: &Receiver<Option<Arc<NodeStatusUpdate>>>,
-        observer: &PatchObserver,
-    ) -> Receiver<u64> {
-        reconcile(&self.client, desired, self.node(), observer)
+    pub fn reconcile(&self, desired: &Receiver<Option<Arc<NodeStatusUpdate>>>) -> Receiver<u64> {
+        reconcile(&self.client, desired, self.node())
     }
 
     /// Logs the conditions and taints that another agent has left on the node: a dry run leaves them.
@@ -167,10 +155,10 @@ impl KubeSession {
         });
     }
 
-    /// Starts to write Events; `count` takes what becomes of each.
-    pub fn events(&mut self, count: impl Fn(Reason, EventResult, u64) + Send + 'static) -> EventSink {
+    /// Starts to write Events.
+    pub fn events(&mut self) -> EventSink {
         let name = self.name.to_string();
-        let recorder = Recorder::new(&name, count);
+        let recorder = Recorder::new(&name, self.client.observer().clone());
         self.events = Some(tokio::spawn(recorder.clone().run(self.client.clone())));
         EventSink::new(recorder, &name)
     }

@@ -18,8 +18,7 @@ use tower::ServiceExt as _;
 use crate::backoff::{Backoff, part_of};
 use crate::client::{Client, kube_client};
 use crate::error::{BoxError, RequestError};
-use crate::metrics::operation;
-use crate::metrics::{WatchEvent, WatchMetrics};
+use crate::metrics::{MetricEvent, WatchEvent, operation};
 use crate::request::retry_after;
 use crate::stack::Service;
 
@@ -50,7 +49,7 @@ const LONGEST_WISH: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct WatchRequests {
     client: Client,
-    metrics: Arc<WatchMetrics>,
+    resource: &'static str,
     opened: Notify,
     pace: Mutex<Pace>,
 }
@@ -62,9 +61,9 @@ struct Pace {
 }
 
 impl WatchRequests {
-    pub(crate) fn new(client: Client, metrics: Arc<WatchMetrics>) -> Arc<Self> {
+    pub(crate) fn new(client: Client, resource: &'static str) -> Arc<Self> {
         let pace = Pace { not_before: Instant::now(), backoff: Backoff::new(PAUSES.0, PAUSES.1) };
-        Arc::new(Self { client, metrics, opened: Notify::new(), pace: Mutex::new(pace) })
+        Arc::new(Self { client, resource, opened: Notify::new(), pace: Mutex::new(pace) })
     }
 
     /// kube's client for its watcher, with connections of its own.
@@ -94,7 +93,7 @@ impl WatchRequests {
             Err(_elapsed) => Err(RequestError::Deadline { after: HEAD_WITHIN }),
         };
         let status = result.as_ref().map(|response| response.status().as_u16());
-        self.client.counters().end(operation, status);
+        self.client.observer().request(operation, status);
         let (head, body) = result
             .inspect_err(|error| {
                 self.client.check_reachability();
@@ -111,11 +110,25 @@ impl WatchRequests {
         }
         let is_open = is_watch && head.status.is_success();
         if is_open {
-            self.metrics.add(WatchEvent::Watched);
-            self.metrics.note_event();
+            self.count(WatchEvent::Watched);
+            self.received();
             self.opened.notify_one();
         }
         Ok(Response::from_parts(head, WatchBody::new(self, body, is_open)))
+    }
+
+    /// Counts what happened to the watch.
+    pub(crate) fn count(&self, event: WatchEvent) {
+        self.client.observer().observe(MetricEvent::Watch(self.resource, event));
+    }
+
+    fn received(&self) {
+        self.client.observer().observe(MetricEvent::Received(self.resource));
+    }
+
+    /// How many objects are known.
+    pub(crate) fn count_objects(&self, objects: usize) {
+        self.client.observer().observe(MetricEvent::Objects(self.resource, objects));
     }
 
     /// A watch has ended that lasted so long: the next one does not begin at once.
@@ -166,7 +179,6 @@ impl Body for WatchBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Self { requests, body, kind } = &mut *self;
-        let metrics = &requests.metrics;
         let next = match (Pin::new(body).poll_frame(cx), &mut *kind) {
             (Poll::Pending, Kind::List { deadline, .. }) => {
                 ready!(deadline.as_mut().poll(cx));
@@ -179,15 +191,15 @@ impl Body for WatchBody {
             // kube takes some of them for the end of the watch, and reports others.
             (Some(Err(_)), _) => Some(Err("the connection broke".into())),
             (None, Kind::Watch { .. }) => {
-                metrics.add(WatchEvent::Closed);
+                requests.count(WatchEvent::Closed);
                 None
             }
             (None, Kind::List { .. }) => None,
             (Some(Ok(frame)), kind) => {
-                metrics.note_event();
+                requests.received();
                 let Ok(data) = frame.into_data() else { return Poll::Ready(None) };
                 match kind {
-                    Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.take(data, metrics)))),
+                    Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.take(data, requests)))),
                     Kind::List { received, .. } => {
                         *received += data.len();
                         match *received > LARGEST_PAGE {
@@ -221,18 +233,18 @@ struct Lines {
 impl Lines {
     /// Passes on what arrived, but of a line that is too long only the begin. kube passes over what is no
     /// JSON.
-    fn take(&mut self, data: Bytes, metrics: &WatchMetrics) -> Bytes {
+    fn take(&mut self, data: Bytes, requests: &WatchRequests) -> Bytes {
         let mut passed = BytesMut::new();
         let mut is_whole = true;
         for part in data.split_inclusive(|byte| *byte == b'\n') {
             let ends = part.ends_with(b"\n");
             if self.length == 0 && part.starts_with(BOOKMARK) {
-                metrics.add(WatchEvent::Bookmark);
+                requests.count(WatchEvent::Bookmark);
             }
             self.length += part.len();
             if self.length > LONGEST_LINE && !self.skipping {
                 self.skipping = true;
-                metrics.add(WatchEvent::TooLong);
+                requests.count(WatchEvent::TooLong);
                 passed.put_u8(b'\n');
             }
             if !self.skipping {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::backoff::{Backoff, part_of};
 use crate::client::Client;
 use crate::item::Item;
-use crate::metrics::{WatchEvent, WatchMetrics};
+use crate::metrics::WatchEvent;
 use crate::object_store::{ObjectStore, StoreView};
 use crate::watch_layer::WatchRequests;
 use eviction_core::error::chain;
@@ -61,7 +61,6 @@ pub(crate) struct Watcher<T> {
     requests: Arc<WatchRequests>,
     resource: Resource<T>,
     store: ObjectStore<T>,
-    metrics: Arc<WatchMetrics>,
     view: watch::Sender<Arc<StoreView<T>>>,
     synced: bool,
     error: Option<String>,
@@ -81,17 +80,12 @@ enum After {
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     /// A watcher that has sent nothing yet, and where its newest view is published.
-    pub(crate) fn new(
-        client: Client,
-        resource: Resource<T>,
-        metrics: Arc<WatchMetrics>,
-    ) -> (Self, watch::Receiver<Arc<StoreView<T>>>) {
+    pub(crate) fn new(client: Client, resource: Resource<T>) -> (Self, watch::Receiver<Arc<StoreView<T>>>) {
         let (view, receiver) = watch::channel(Arc::new(StoreView::default()));
         let watcher = Self {
-            requests: WatchRequests::new(client, Arc::clone(&metrics)),
+            requests: WatchRequests::new(client, resource.kind.1),
             resource,
             store: ObjectStore::new(),
-            metrics,
             view,
             synced: false,
             error: None,
@@ -167,11 +161,11 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                     }
                     Err(_) => WatchEvent::Unreadable,
                 };
-                self.metrics.add(happened);
+                self.requests.count(happened);
             }
             Event::InitDone => {
                 self.store.end_list();
-                self.metrics.add(WatchEvent::Listed);
+                self.requests.count(WatchEvent::Listed);
                 self.synced = true;
                 self.error = None;
                 self.publish();
@@ -197,7 +191,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
 
     /// Counts an event of a watch, and publishes what it has changed.
     fn count(&mut self, happened: WatchEvent) {
-        self.metrics.add(happened);
+        self.requests.count(happened);
         self.backoff.reset();
         if matches!(happened, WatchEvent::Changed | WatchEvent::Unreadable) {
             self.publish();
@@ -208,7 +202,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     async fn fail(&mut self, error: &Error) -> After {
         let code = code(error);
         if code == Some(410) {
-            self.metrics.add(WatchEvent::Expired);
+            self.requests.count(WatchEvent::Expired);
             // Servers whose caches differ would get requests for lists without end.
             sleep(self.backoff.pause()).await;
             return After::ListAgain;
@@ -223,7 +217,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
 
     /// Reports why nothing arrives, once, and waits.
     async fn on_error(&mut self, operation: &str, why: &str) {
-        self.metrics.add(WatchEvent::Failed);
+        self.requests.count(WatchEvent::Failed);
         if self.last_error.is_none_or(|last| last.elapsed() > SETTLED) {
             self.errors = 0;
         }
@@ -246,7 +240,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     }
 
     fn publish(&self) {
-        self.metrics.set_objects(self.store.len());
+        self.requests.count_objects(self.store.len());
         self.view.send_replace(Arc::new(self.store.view(self.synced, self.error.clone())));
     }
 }

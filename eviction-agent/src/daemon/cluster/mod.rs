@@ -18,7 +18,7 @@ use eviction_kill::RateLimitPolicy;
 use eviction_kube::events::EventSink;
 use eviction_kube::{
     Access, Clean, Client, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName, NodePatcher,
-    NodeStatusUpdate, OperationError, StoreView, check_access, clean_node, list_nodes,
+    NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, list_nodes,
 };
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
@@ -30,7 +30,7 @@ use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::event_log;
 use crate::telemetry::metrics::Metrics;
-pub(crate) use metrics::Exports;
+pub(crate) use metrics::{begin_watches, observer};
 use senders::AfterRevision;
 pub(crate) use senders::{EvictionSender, NodeStatusSender};
 
@@ -62,9 +62,9 @@ impl From<OperationError> for Failure {
 ///
 /// # Errors
 /// What is wrong with the kubeconfig, or with the pod's service account.
-pub(crate) fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+pub(crate) fn connect(kubeconfig: Option<&Path>, observer: Observer) -> Result<Client, Failure> {
     let access = Access::find(kubeconfig).map_err(|error| Failure::because("find the API server", &error))?;
-    Client::new(access).map_err(|error| Failure::because("connect to the API server", &error))
+    Client::observed(access, observer).map_err(|error| Failure::because("connect to the API server", &error))
 }
 
 /// The backend of the pods.
@@ -133,7 +133,7 @@ impl Cluster {
         session: Option<&KubeSession>,
         commands: mpsc::WeakSender<Command>,
         durable: Option<DurableRevision>,
-        metrics: &Arc<Metrics>,
+        metrics: &Metrics,
     ) {
         let Self { client, evictions, node_updates } = self;
         let node_status = session.zip(node_updates).map(|(session, updates)| {
@@ -144,7 +144,8 @@ impl Cluster {
                 desired.send_replace(Some(Arc::new(shown(update, &clock))));
                 std::future::ready(())
             }));
-            session.reconcile(&receiver, &metrics::patch_observer(Arc::clone(metrics)))
+            metrics::begin_patches(metrics);
+            session.reconcile(&receiver)
         });
         if let (None, Some(session)) = (&node_status, session) {
             session.log_leftovers();
@@ -165,8 +166,9 @@ impl Cluster {
 }
 
 /// Starts to write Events of the node and its pods.
-pub(crate) fn events(session: &mut KubeSession, metrics: &Arc<Metrics>) -> EventSink {
-    session.events(metrics::event_counter(Arc::clone(metrics)))
+pub(crate) fn events(session: &mut KubeSession, metrics: &Metrics) -> EventSink {
+    metrics::begin_events(metrics);
+    session.events()
 }
 
 /// Passes values on in their order, each when the state of its revision is written.
@@ -250,7 +252,7 @@ pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<
     let ClusterOptions { kubeconfig, node_name } = options;
     let connected = NodeName::parse(node_name.as_deref())
         .map_err(Failure::from)
-        .and_then(|name| Ok((connect(kubeconfig.as_deref())?, name)));
+        .and_then(|name| Ok((connect(kubeconfig.as_deref(), Observer::default())?, name)));
     let (client, name) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
@@ -289,7 +291,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
     for name in nodes.iter().flatten() {
         NodeName::parse(Some(name))?;
     }
-    let client = connect(kubeconfig.as_deref())?;
+    let client = connect(kubeconfig.as_deref(), Observer::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -2,7 +2,6 @@
 
 mod start;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,7 +17,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::daemon::cluster::Exports;
 use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::Command;
@@ -296,7 +294,6 @@ fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
 struct State {
     heartbeat: Heartbeat,
     pods_known: AtomicBool,
-    exports: Option<Exports>,
 }
 
 impl Health for State {
@@ -316,14 +313,6 @@ impl Health for State {
             true => Ok(()),
             false => Err("pods are not known".to_owned()),
         }
-    }
-
-    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if let Some(exports) = &self.exports {
-                exports.refresh();
-            }
-        })
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::{Daemon, Signals, begin_namespaces, node_pods, watch_signal};
 use crate::daemon::VERSION;
-use crate::daemon::cluster::{self, Exports};
+use crate::daemon::cluster;
 use crate::daemon::config_reload::{ConfigChange, Reload};
 use crate::daemon::configuration::Options;
 use crate::daemon::pod_source::PodSource;
@@ -93,14 +93,12 @@ impl Daemon {
         let (service, profile, pods_known) = (plan.service.clone(), plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(&options, service.action, profile, ready, pods_known, listen);
+        begin_kube_metrics(client.as_ref(), session.as_ref(), &metrics);
         let watched = client.as_ref().zip(session.as_ref());
         started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
 
-        let state = Arc::new(State {
-            heartbeat: heartbeat.clone(),
-            pods_known: AtomicBool::new(pods.are_known()),
-            exports: exports(client, session.as_ref(), &metrics),
-        });
+        let state =
+            Arc::new(State { heartbeat: heartbeat.clone(), pods_known: AtomicBool::new(pods.are_known()) });
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
@@ -245,14 +243,16 @@ fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
     Ok(watermarks)
 }
 
-fn exports(client: Option<Client>, session: Option<&KubeSession>, metrics: &Arc<Metrics>) -> Option<Exports> {
-    let client = client?;
-    metrics.with(Group::Api);
-    metrics.kube_api_up.set(1);
+/// Exports the metrics of what is connected to the API server.
+fn begin_kube_metrics(client: Option<&Client>, session: Option<&KubeSession>, metrics: &Metrics) {
+    if client.is_some() {
+        metrics.with(Group::Api);
+        metrics.kube_api_up.set(1);
+    }
     if session.is_some() {
         metrics.with(Group::Watch);
+        cluster::begin_watches(metrics);
     }
-    Some(Exports::new(Arc::clone(metrics), client, session.map(KubeSession::metrics)))
 }
 
 fn write_state(writer: StateWriter, metrics: Arc<Metrics>) -> JoinHandle<()> {

@@ -4,7 +4,6 @@
 //! few connections at a time, so many in a second, and an end to each. The others wait in the kernel's
 //! queue.
 
-use std::convert::Infallible;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -18,12 +17,10 @@ use eviction_core::time::Timestamp;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 
+use super::serve_connections;
 use crate::telemetry::live::{Live, NoAnswer};
 use crate::telemetry::metrics::Metrics;
 
@@ -33,8 +30,6 @@ const CONNECTIONS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(5);
 /// A connection lasts no longer.
 const LONGEST: Duration = Duration::from_secs(5);
-/// A request's line and headers; the body is never read.
-const REQUEST_BYTES: usize = 8192;
 
 /// A listening socket, whose file is removed with it.
 #[derive(Debug)]
@@ -73,39 +68,14 @@ impl LocalSocket {
 
     /// Serves until dropped.
     pub(crate) async fn serve(self, live: Live, metrics: Arc<Metrics>) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let listener = &self.listener;
+        let accept = || async move {
             tokio::time::sleep(PAUSE).await;
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) if may_ask(&stream) => stream,
-                Ok(_) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a connection to the local API");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let (live, metrics) = (live.clone(), Arc::clone(&metrics));
-            tokio::spawn(async move {
-                let _slot = slot;
-                let service = service_fn(move |request| {
-                    let response = answer(&request, &live, &metrics);
-                    async move { Ok::<_, Infallible>(response) }
-                });
-                let served = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(LONGEST)
-                    .max_buf_size(REQUEST_BYTES)
-                    .keep_alive(false)
-                    .serve_connection(TokioIo::new(stream), service);
-                match tokio::time::timeout(LONGEST, served).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "serving the local API"),
-                    Err(_elapsed) => tracing::debug!("a connection to the local API took too long"),
-                }
-            });
-        }
+            let (stream, _) = listener.accept().await?;
+            Ok(may_ask(&stream).then_some((stream, ())))
+        };
+        let answer = move |request: &Request<Incoming>| answer(request, &live, &metrics);
+        serve_connections(CONNECTIONS, LONGEST, accept, answer).await;
     }
 }
 

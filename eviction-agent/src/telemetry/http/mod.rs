@@ -7,8 +7,8 @@ pub(crate) mod local;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -27,10 +28,12 @@ use crate::telemetry::metrics::Metrics;
 /// More would only be somebody's mistake; a scraper needs one.
 const MAX_CONNECTIONS: usize = 32;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A request's line and headers; the body is never read.
+const REQUEST_BYTES: usize = 8192;
 /// Of them, so many for one peer: whoever does not read his answers is not to keep the kubelet from
 /// asking whether the agent lives.
 const MOST_OF_A_PEER: usize = 6;
-/// A connection lasts no longer; scrapers open another one.
+/// A connection lasts no longer, and has one request.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// What `/healthz` and `/readyz` answer from.
@@ -45,26 +48,45 @@ pub trait Health: Send + Sync + 'static {
     /// # Errors
     /// The reason, as the answer's text.
     fn ready(&self) -> Result<(), String>;
-    /// Called before the metrics are written: what is counted elsewhere is carried over.
-    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// Takes the address; a port of 0 lets the system choose.
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
 /// Serves until dropped.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn Health>) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let peers = Peers::default();
+    let (listener, peers) = (&listener, &Peers::default());
+    let accept = || async move {
+        let (stream, peer) = listener.accept().await?;
+        Ok(peers.take(peer.ip()).map(|slot| (stream, slot)))
+    };
+    let answer = move |request: &Request<Incoming>| answer(request, &metrics, health.as_ref());
+    serve_connections(MAX_CONNECTIONS, LONGEST, accept, answer).await;
+}
+
+/// Answers the connections that `accept` returns, so many at a time and none longer than `longest`, until
+/// dropped. What comes with a connection is dropped with it.
+async fn serve_connections<S, G, F>(
+    connections: usize,
+    longest: Duration,
+    accept: impl Fn() -> F,
+    answer: impl Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + 'static,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    G: Send + 'static,
+    F: Future<Output = io::Result<Option<(S, G)>>>,
+{
+    let slots = Arc::new(Semaphore::new(connections));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
-            Ok((stream, peer)) => (stream, peer.ip()),
+        let (stream, guard) = match accept().await {
+            Ok(Some(accepted)) => accepted,
+            Ok(None) => continue,
             Err(error) => {
                 // Out of descriptors and the like: passes, or the next scrape tells.
                 tracing::warn!(%error, "accepting an HTTP connection");
@@ -72,23 +94,23 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
                 continue;
             }
         };
-        let Some(place) = peers.take(peer) else { continue };
-        let metrics = Arc::clone(&metrics);
-        let health = Arc::clone(&health);
+        let answer = answer.clone();
         tokio::spawn(async move {
-            let _slot = (slot, place);
+            let _held = (slot, guard);
             let service = service_fn(move |request| {
-                let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
-                async move { Ok::<_, Infallible>(answer(&request, &metrics, health.as_ref()).await) }
+                let response = answer(&request);
+                async move { Ok::<_, Infallible>(response) }
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
+                .max_buf_size(REQUEST_BYTES)
+                .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            match tokio::time::timeout(LONGEST, served).await {
+            match tokio::time::timeout(longest, served).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "serving an HTTP connection"),
-                Err(_elapsed) => tracing::debug!(%peer, "an HTTP connection that lasted too long is closed"),
+                Err(_elapsed) => tracing::debug!("an HTTP connection that lasted too long is closed"),
             }
         });
     }
@@ -133,19 +155,12 @@ impl Drop for PeerSlot {
     }
 }
 
-async fn answer(
-    request: &Request<Incoming>,
-    metrics: &Metrics,
-    health: &dyn Health,
-) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" => {
-            health.refresh().await;
-            scrape(request, metrics)
-        }
+        "/metrics" => scrape(request, metrics),
         "/healthz" => health_response(health.healthy()),
         "/readyz" => health_response(health.ready()),
         _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n".to_owned()),

@@ -5,7 +5,7 @@ use kube::config::ExecConfig;
 
 use super::*;
 use crate::fake_server::{Then, access, json, serve};
-use crate::metrics::Code;
+use crate::metrics::{Code, MetricEvent};
 use eviction_core::error::chain;
 
 const SOON: Duration = Duration::from_millis(300);
@@ -38,11 +38,14 @@ async fn a_request_that_was_not_sent_is_told_from_one_that_nobody_answered() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let client = Client::new(access(&url)).unwrap();
+    let codes = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&codes);
+    let observer = Observer::new(move |event| kept.lock().unwrap().push(event));
+    let client = Client::observed(access(&url), observer).unwrap();
     let error = client.request(Request::get("/")).await.unwrap_err();
     assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
     assert!(!error.may_have_been_carried_out() && !error.is_misconfiguration());
-    assert_eq!(client.counts().requests[&("other", Code::Unsent)], 1);
+    assert_eq!(*codes.lock().unwrap(), [MetricEvent::Request { operation: "other", code: Code::Unsent }]);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::object::{EventResult, Occurrence, Reason, Reporter, name, raise};
 use super::recorder::EventResponse;
+use crate::metrics::{MetricEvent, Observer};
 use crate::request::Request;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -23,9 +24,6 @@ const EXPIRES_NS: u64 = 60 * 60 * SECOND_NS;
 
 /// How long a count waits before it is raised at the server: it doubles each time.
 const GAPS_NS: (u64, u64) = (10 * SECOND_NS, 300 * SECOND_NS);
-
-/// Takes the result of every occurrence, with how many there were.
-pub(super) type EventCounter = Box<dyn Fn(Reason, EventResult, u64) + Send>;
 
 /// What is the same series: the reason, the object, and the part of it.
 type Key = (Reason, Box<str>, Box<str>);
@@ -78,8 +76,8 @@ impl Series {
         (self.waiting() > 0, self.is_urgent(), self.last_ns)
     }
 
-    fn settle(&mut self, count_result: &EventCounter, result: EventResult) {
-        count_result(self.first.reason, result, self.waiting());
+    fn settle(&mut self, observer: &Observer, result: EventResult) {
+        observer.observe(MetricEvent::Event(self.first.reason, result, self.waiting()));
         self.settled = self.count;
         self.tries = 0;
     }
@@ -122,7 +120,7 @@ pub(super) struct Correlator {
     /// Nothing is sent until then.
     held_until_ns: u64,
     serial: u64,
-    count_result: EventCounter,
+    observer: Observer,
 }
 
 impl fmt::Debug for Correlator {
@@ -132,21 +130,21 @@ impl fmt::Debug for Correlator {
 }
 
 impl Correlator {
-    pub(super) fn new(node: &str, now_ns: u64, count_result: EventCounter) -> Self {
+    pub(super) fn new(node: &str, now_ns: u64, observer: Observer) -> Self {
         Self {
             reporter: Reporter::new(node),
             series: BTreeMap::new(),
             pace: TokenBucket::new(now_ns),
             held_until_ns: 0,
             serial: 0,
-            count_result,
+            observer,
         }
     }
 
     /// Takes note of an occurrence.
     pub(super) fn note(&mut self, occurrence: Occurrence, now_ns: u64) {
         let times = occurrence.times.max(1);
-        (self.count_result)(occurrence.reason, EventResult::Noted, times);
+        self.count(occurrence.reason, EventResult::Noted, times);
         self.sweep(now_ns);
         let key = (occurrence.reason, occurrence.regarding.id().into(), occurrence.part.clone());
         if let Some(series) = self.series.get_mut(&key) {
@@ -159,7 +157,7 @@ impl Correlator {
             return;
         }
         if self.series.len() >= SERIES && !self.make_room() {
-            (self.count_result)(occurrence.reason, EventResult::Dropped, times);
+            self.count(occurrence.reason, EventResult::Dropped, times);
             return;
         }
         let name = self.name(&occurrence);
@@ -222,7 +220,7 @@ impl Correlator {
                 let made = u64::from(request.makes).min(settled);
                 for (result, times) in [(EventResult::Created, made), (EventResult::Counted, settled - made)]
                 {
-                    (self.count_result)(series.first.reason, result, times);
+                    self.observer.observe(MetricEvent::Event(series.first.reason, result, times));
                 }
                 series.exists = true;
                 None
@@ -238,11 +236,11 @@ impl Correlator {
                 return;
             }
             EventResponse::Refused { .. } => {
-                (self.count_result)(series.first.reason, EventResult::Refused, settled);
+                self.observer.observe(MetricEvent::Event(series.first.reason, EventResult::Refused, settled));
                 None
             }
             EventResponse::Forbidden { pause, .. } => {
-                (self.count_result)(series.first.reason, EventResult::Refused, settled);
+                self.observer.observe(MetricEvent::Event(series.first.reason, EventResult::Refused, settled));
                 Some(nanos(*pause))
             }
             EventResponse::Later { pause } => {
@@ -263,7 +261,7 @@ impl Correlator {
 
     /// Ends series to which nothing is added any more, and gives up what is too old to be written.
     fn sweep(&mut self, now_ns: u64) {
-        let count_result = &self.count_result;
+        let observer = &self.observer;
         self.series.retain(|_, series| {
             if series.in_flight {
                 return true;
@@ -271,7 +269,7 @@ impl Correlator {
             if series.waiting() > 0 {
                 let is_old = now_ns.saturating_sub(series.waits_since_ns) >= EXPIRES_NS;
                 if is_old {
-                    series.settle(count_result, EventResult::Dropped);
+                    series.settle(observer, EventResult::Dropped);
                 }
                 return !is_old;
             }
@@ -286,9 +284,13 @@ impl Correlator {
             return false;
         };
         if let Some(mut series) = self.series.remove(&key) {
-            series.settle(&self.count_result, EventResult::Dropped);
+            series.settle(&self.observer, EventResult::Dropped);
         }
         true
+    }
+
+    fn count(&self, reason: Reason, result: EventResult, times: u64) {
+        self.observer.observe(MetricEvent::Event(reason, result, times));
     }
 
     fn name(&mut self, of: &Occurrence) -> String {

@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::correlator::{Correlator, EventRequest, Next};
-use super::object::{EventResult, Occurrence, Reason};
+use super::object::Occurrence;
 use crate::backoff::{Backoff, now_ns};
 use crate::client::Client;
 use crate::error::RequestError;
+use crate::metrics::Observer;
 use crate::request::Response;
 use crate::response::NO_RIGHT;
 
@@ -39,9 +40,9 @@ impl Shared {
 }
 
 impl Recorder {
-    /// One for that node and its pods. `count` takes the result of each occurrence.
-    pub fn new(node: &str, count: impl Fn(Reason, EventResult, u64) + Send + 'static) -> Self {
-        let correlator = Mutex::new(Correlator::new(node, now_ns(), Box::new(count)));
+    /// One for that node and its pods. The observer takes the result of each occurrence.
+    pub fn new(node: &str, observer: Observer) -> Self {
+        let correlator = Mutex::new(Correlator::new(node, now_ns(), observer));
         Self { shared: Arc::new(Shared { correlator, changed: Notify::new() }) }
     }
 

@@ -1,8 +1,10 @@
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::fake_server::{Seen, Then, ended_watch, json, open_watch, serve};
+use crate::metrics::{MetricEvent, Observer};
 
 /// A guard against a watcher that hangs.
 const GUARD: Duration = Duration::from_secs(60);
@@ -14,7 +16,7 @@ const LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
 
 struct Rig {
     view: watch::Receiver<Arc<StoreView<String>>>,
-    metrics: Arc<WatchMetrics>,
+    counts: Arc<Mutex<BTreeMap<WatchEvent, u64>>>,
     seen: Seen,
 }
 
@@ -42,15 +44,23 @@ async fn rig(watches: Vec<(Vec<u8>, Then)>) -> Rig {
 
 async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Rig {
     let (server, seen) = serve(respond).await;
-    let metrics = Arc::new(WatchMetrics::default());
+    let counts = Arc::new(Mutex::new(BTreeMap::new()));
+    let observer = Observer::new({
+        let counts = Arc::clone(&counts);
+        move |event| {
+            if let MetricEvent::Watch("pods", event) = event {
+                *counts.lock().unwrap().entry(event).or_insert(0) += 1;
+            }
+        }
+    });
     let resource = Resource {
         kind: ("Pod", "pods"),
         field_selector: "spec.nodeName=n1".to_owned(),
         decode: Box::new(decode),
     };
-    let (watcher, view) = Watcher::new(Client::new(server).unwrap(), resource, Arc::clone(&metrics));
+    let (watcher, view) = Watcher::new(Client::observed(server, observer).unwrap(), resource);
     tokio::spawn(watcher.run());
-    Rig { view, metrics, seen }
+    Rig { view, counts, seen }
 }
 
 impl Rig {
@@ -61,11 +71,15 @@ impl Rig {
 
     async fn wait_for_count(&self, event: WatchEvent, least: u64) {
         let reached = async {
-            while self.metrics.count(event) < least {
+            while self.count(event) < least {
                 sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(GUARD, reached).await.unwrap();
+    }
+
+    fn count(&self, event: WatchEvent) -> u64 {
+        self.counts.lock().unwrap().get(&event).copied().unwrap_or(0)
     }
 
     fn lists(&self) -> usize {
@@ -94,7 +108,7 @@ async fn an_object_that_is_not_understood_costs_itself_alone() {
     assert_eq!(view.unreadable.len(), 1);
     assert_eq!(view.unreadable[0].key.to_string(), "a/odd");
     assert_eq!(view.error, None);
-    let count = |event| rig.metrics.count(event);
+    let count = |event| rig.count(event);
     assert_eq!((count(WatchEvent::Unreadable), count(WatchEvent::Repeated)), (4, 1));
     assert_eq!((count(WatchEvent::Bookmark), count(WatchEvent::Failed)), (1, 0));
     let seen = rig.seen.lock().unwrap();
@@ -134,7 +148,7 @@ async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
         let mut rig = rig(watches).await;
         let view = rig.wait_for(|view| names(view) == ["one", "two"]).await;
         assert_eq!((rig.lists(), &view.error), (lists, &None), "{event:?}");
-        assert!(rig.metrics.count(event) > 0, "{event:?}");
+        assert!(rig.count(event) > 0, "{event:?}");
     }
 }
 
@@ -142,13 +156,13 @@ async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
 async fn watches_that_end_go_on_and_those_that_end_at_once_wait() {
     let rig = rig(vec![ended_watch(&[TWO])]).await;
     rig.wait_for_count(WatchEvent::Closed, 4).await;
-    assert_eq!((rig.lists(), rig.metrics.count(WatchEvent::Failed)), (1, 0));
+    assert_eq!((rig.lists(), rig.count(WatchEvent::Failed)), (1, 0));
     let times: Vec<_> =
         rig.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
     assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
     // Without pauses they would be hundreds.
     sleep(Duration::from_millis(500)).await;
-    assert!(rig.metrics.count(WatchEvent::Watched) < 20);
+    assert!(rig.count(WatchEvent::Watched) < 20);
 }
 
 #[tokio::test]
@@ -156,7 +170,7 @@ async fn a_line_without_end_is_passed_over() {
     let long = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(9 << 20));
     let mut rig = rig(vec![open_watch(&[&long, TWO])]).await;
     rig.wait_for(|view| names(view) == ["one", "two"]).await;
-    let count = |event| rig.metrics.count(event);
+    let count = |event| rig.count(event);
     assert_eq!((count(WatchEvent::TooLong), count(WatchEvent::Failed)), (1, 0));
 }
 
@@ -199,5 +213,5 @@ async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
         assert!(!view.synced && view.objects.is_empty());
     }
     rig.wait_for(|view| view.synced && view.error.is_none()).await;
-    assert_eq!(rig.metrics.count(WatchEvent::Failed), 4);
+    assert_eq!(rig.count(WatchEvent::Failed), 4);
 }

@@ -16,8 +16,12 @@ type Fates = Arc<Mutex<BTreeMap<EventResult, u64>>>;
 fn correlator() -> (Correlator, Fates) {
     let fates = Fates::default();
     let kept = Arc::clone(&fates);
-    let tally = move |_, result, times| *kept.lock().unwrap().entry(result).or_insert(0) += times;
-    (Correlator::new("n1", 0, Box::new(tally)), fates)
+    let observer = Observer::new(move |event| {
+        if let MetricEvent::Event(_, result, times) = event {
+            *kept.lock().unwrap().entry(result).or_insert(0) += times;
+        }
+    });
+    (Correlator::new("n1", 0, observer), fates)
 }
 
 fn result(fates: &Fates, result: EventResult) -> u64 {
