@@ -34,12 +34,13 @@ use super::config_reload::ConfigChange;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender};
-use super::executors::{killer, rate_limits};
+use super::executors::killer;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
+use super::rate_limit::{RateLimit, RateLimitPolicy};
 use super::realtime;
 use super::reclaim::{self, ReclaimParts};
 use super::state::{self, ImageHistoryFile, PersistedState, RestoredState};
@@ -130,7 +131,6 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
-    let rate_limits = rate_limits(&policy.rules);
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: what it keeps warm serves each of them.
     let connects = action.asks_server() || options.cluster.is_some();
@@ -141,15 +141,14 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         if action.asks_server() {
             let access = cluster.client.access();
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
-            evictions =
-                Some(cluster.evictions(eviction_requests, action, rate_limits.clone(), results.clone())?);
+            evictions = Some(cluster.evictions(eviction_requests, action, results.clone())?);
         }
         // Only an agent that acts writes to the node's object.
         if options.cluster.is_some() && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }
-    let executor = killer(&root, action, rate_limits, results, metrics)?;
+    let executor = killer(&root, action, results, metrics)?;
     // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "raising the limit of open files");
@@ -261,6 +260,7 @@ pub(crate) fn build(
     let clock = Clock::start();
     let mut gauges = Gauges::new(&metrics);
     gauges.follow(&plan.policy, &metrics);
+    let rate_limit = RateLimit::new(RateLimitPolicy::of(&plan.policy.rules));
     let mut control_loop = ControlLoop {
         clock,
         memory_levels: ThresholdLevels::of(&plan.policy, Signal::MemoryAvailable, signed(capacity.memory)),
@@ -278,6 +278,7 @@ pub(crate) fn build(
         kill_orders: KillOrders::default(),
         watermarks,
         executor: plan.executor,
+        rate_limit,
         evictions: plan.evictions,
         node: plan.node,
         eviction_results: plan.eviction_results,

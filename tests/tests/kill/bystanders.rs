@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use eviction_core::progress::{KillProgress, Signalled};
-use eviction_kill::KillStarted;
 use tests::process::{is_alive, wait_until};
 
 use crate::rig::{LONG, Rig, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target};
@@ -39,8 +38,8 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     ];
     wait_until("20 forks", || nested.processes().len() == 22).unwrap();
 
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(target(&pod));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     let whole_group = has_group_kill(&rig);
@@ -53,7 +52,7 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     for bystander in &mut bystanders {
         assert!(is_alive(bystander.pid()));
     }
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -63,14 +62,14 @@ fn more_processes_than_a_batch() {
     let (pod, container) = rig.pod(1);
     let mut bomb = run(&container, "--on-term ignore forks --max 300 --rate 100000");
     bomb.wait_event("forked").unwrap();
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(soft(&pod, Duration::from_millis(1)));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(soft(&pod, Duration::from_millis(1)));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
     let KillProgress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!(sum, &Signalled { sent: 301, ..Signalled::default() });
     assert!(matches!(outcomes[2].progress, KillProgress::Gone { killed: 301, .. }), "{outcomes:?}");
     assert_eq!(pod.processes(), [0_u32; 0]);
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -81,15 +80,15 @@ fn who_has_left_the_pod_is_let_be() {
     let (_, other) = rig.pod(2);
     let mut leaver = stubborn(&container);
     let mut stayer = stubborn(&container);
-    let mut hand = rig.hand();
-    hand.begin(soft(&pod, Duration::from_secs(2))).unwrap();
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(Signalled { sent: 2, .. })));
+    let mut killer = rig.killer();
+    killer.begin(soft(&pod, Duration::from_secs(2))).unwrap();
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(Signalled { sent: 2, .. })));
     other.add(leaver.pid()).unwrap();
-    let outcomes = hand.wait_last();
+    let outcomes = killer.wait_last();
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     assert_eq!(ended_by(&mut stayer), Some(9));
     assert!(leaver.process().is_running().unwrap());
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -98,15 +97,15 @@ fn who_comes_during_the_grace_period_ends_too() {
     let rig = Rig::new("comes");
     let (pod, container) = rig.pod(1);
     let _first = stubborn(&container);
-    let mut hand = rig.hand();
-    hand.begin(soft(&pod, Duration::from_secs(1))).unwrap();
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    let mut killer = rig.killer();
+    killer.begin(soft(&pod, Duration::from_secs(1))).unwrap();
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // As a probe or `kubectl exec` does, also into a group that was not there.
     let late_group = pod.group("late").unwrap();
     let mut late = stubborn(&late_group);
-    assert_eq!(steps(&hand.wait_last()), ["kill", "gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
     assert_eq!(ended_by(&mut late), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -115,12 +114,12 @@ fn a_cgroup_that_goes_away_meanwhile_is_gone() {
     let rig = Rig::new("vanishes");
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
-    let mut hand = rig.hand();
-    assert_eq!(hand.begin(soft(&pod, LONG)), Ok(KillStarted::Started));
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    let mut killer = rig.killer();
+    assert_eq!(killer.begin(soft(&pod, LONG)), Ok(()));
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // As the runtime does when the pod is deleted at the same time.
     pod.destroy().unwrap();
-    assert_eq!(steps(&hand.wait_last()), ["gone"]);
-    drop((victim, hand));
+    assert_eq!(steps(&killer.wait_last()), ["gone"]);
+    drop((victim, killer));
     rig.subtree.remove().unwrap();
 }

@@ -21,12 +21,12 @@ fn bomb(label: &str, kill: impl FnOnce(KillTarget) -> KillTarget) -> Vec<&'stati
     let bystander = stubborn(&other);
     let bomb = run(&container, BOMB);
     wait_until("the bomb to fill its limit", || pod.pids().unwrap() == 100).unwrap();
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(kill(target(&pod)));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(kill(target(&pod)));
     assert_eq!(pod.processes(), [0_u32; 0]);
     assert_eq!(pod.pids_limit().unwrap(), "100");
     assert!(is_alive(bystander.pid()));
-    drop((bomb, hand));
+    drop((bomb, killer));
     rig.subtree.remove().unwrap();
     steps(&outcomes)
 }
@@ -60,14 +60,14 @@ fn a_hard_threshold_stops_forking_until_the_end() {
     let rig = Rig::new("stops");
     let (pod, container) = rig.pod(1);
     let _victim = stubborn(&container);
-    let mut hand = rig.hand();
+    let mut killer = rig.killer();
     assert_eq!(pod.pids_limit().unwrap(), "max");
-    hand.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
+    killer.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
     // On return, not some time later.
     assert_eq!(pod.pids_limit().unwrap(), "0");
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // An agent that ends lets the pod go on.
-    assert_eq!(hand.stop(), [KillProgress::Abandoned]);
+    assert_eq!(killer.stop(), [KillProgress::Abandoned]);
     assert_eq!(pod.pids_limit().unwrap(), "max");
     rig.subtree.remove().unwrap();
 }
@@ -77,12 +77,12 @@ fn a_limit_that_somebody_sets_meanwhile_stays() {
     let rig = Rig::new("limit");
     let (pod, container) = rig.pod(1);
     let _victim = stubborn(&container);
-    let mut hand = rig.hand();
-    hand.begin(KillTarget { grace: Duration::from_millis(500), ..target(&pod) }).unwrap();
+    let mut killer = rig.killer();
+    killer.begin(KillTarget { grace: Duration::from_millis(500), ..target(&pod) }).unwrap();
     pod.limit_pids(77).unwrap();
-    assert_eq!(steps(&hand.wait_last()), ["term", "kill", "gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["term", "kill", "gone"]);
     assert_eq!(pod.pids_limit().unwrap(), "77");
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -92,22 +92,22 @@ fn what_a_killed_agent_has_stopped_goes_on() {
     let (pod, container) = rig.pod(1);
     let _victim = stubborn(&container);
     pod.limit_pids(50).unwrap();
-    let mut hand = rig.hand();
-    hand.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
+    let mut killer = rig.killer();
+    killer.begin(KillTarget { grace: LONG, ..target(&pod) }).unwrap();
     // What it has noted by now is what is left of an agent that is killed at this moment.
     let logs: Vec<_> = std::fs::read_dir(rig.run_dir.path()).unwrap().flatten().collect();
     let [log] = logs.as_slice() else { panic!("{logs:?}") };
     let noted = std::fs::read(log.path()).unwrap();
-    drop(hand);
+    drop(killer);
     pod.limit_pids(0).unwrap();
     std::fs::write(log.path(), &noted).unwrap();
-    let hand = rig.hand();
+    let killer = rig.killer();
     assert_eq!(pod.pids_limit().unwrap(), "50");
-    drop(hand);
+    drop(killer);
     // And a limit that was set since is not touched.
     pod.limit_pids(60).unwrap();
     std::fs::write(log.path(), &noted).unwrap();
-    drop(rig.hand());
+    drop(rig.killer());
     assert_eq!(pod.pids_limit().unwrap(), "60");
     rig.subtree.remove().unwrap();
 }
@@ -118,10 +118,10 @@ fn what_is_not_waited_for_is_counted() {
     let (pod, container) = rig.pod(1);
     // Its parent, this test, does not wait for it yet.
     let victim = tame(&container);
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(soft(&pod, LONG));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(soft(&pod, LONG));
     assert_eq!(steps(&outcomes), ["term", "gone"]);
     assert_eq!(outcomes[1].progress, KillProgress::Gone { killed: 0, unreaped: Some(1) });
-    drop((victim, hand));
+    drop((victim, killer));
     rig.subtree.remove().unwrap();
 }

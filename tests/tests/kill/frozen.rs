@@ -15,10 +15,10 @@ fn a_frozen_pod_ends() {
     let (pod, container) = rig.pod(1);
     let mut victim = stubborn(&container);
     pod.freeze(true).unwrap();
-    let mut hand = rig.hand();
-    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    let mut killer = rig.killer();
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -30,12 +30,12 @@ fn a_frozen_container_ends() {
     let mut victims = [stubborn(&seat(&container)), stubborn(&nested), stubborn(&seat(&pod))];
     nested.freeze(true).unwrap();
     container.freeze(true).unwrap();
-    let mut hand = rig.hand();
-    assert_eq!(steps(&hand.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "gone"]);
+    let mut killer = rig.killer();
+    assert_eq!(steps(&killer.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "gone"]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
     }
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -44,16 +44,16 @@ fn nothing_stays_frozen_after_sigterm() {
     let rig = Rig::new("thaws");
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
-    let mut hand = rig.hand();
-    hand.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    let mut killer = rig.killer();
+    killer.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     let (dir, file, thawed) = match pod.dir(Hierarchy::Freezer) {
         Some(dir) => (dir, "freezer.state", "THAWED"),
         None => (pod.dir(Hierarchy::Unified).unwrap(), "cgroup.freeze", "0"),
     };
     assert_eq!(std::fs::read_to_string(dir.join(file)).unwrap().trim(), thawed);
     assert!(is_alive(victim.pid()));
-    assert_eq!(hand.stop(), [KillProgress::Abandoned]);
+    assert_eq!(killer.stop(), [KillProgress::Abandoned]);
     rig.subtree.remove().unwrap();
 }
 
@@ -69,8 +69,8 @@ fn frozen_from_above_is_reported_as_left() {
     class.freeze(true).unwrap();
     let mut config = rig.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
-    let mut hand = rig.try_hand(config).unwrap();
-    let outcomes = hand.kill(target(&pod));
+    let mut killer = rig.try_killer(config).unwrap();
+    let outcomes = killer.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "left"]);
     let KillProgress::Left { processes, unreachable: 0, unreadable_groups: 0 } = &outcomes[1].progress else {
         panic!("{outcomes:?}");
@@ -82,6 +82,6 @@ fn frozen_from_above_is_reported_as_left() {
     class.freeze(false).unwrap();
     wait_until("the process to end", || !is_alive(victim.pid())).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::KillStarted;
 use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::cgroup::Group;
@@ -30,9 +29,9 @@ fn waiting(group: &Group, growth: &str) -> Workload {
 }
 
 /// Begins, and waits until SIGTERM was sent.
-fn terminate(hand: &mut Acting, target: KillTarget) -> KillUpdate {
-    assert_eq!(hand.begin(target), Ok(KillStarted::Started));
-    let term = hand.next();
+fn terminate(killer: &mut Acting, target: KillTarget) -> KillUpdate {
+    assert_eq!(killer.begin(target), Ok(()));
+    let term = killer.next();
     assert!(matches!(term.progress, KillProgress::TermSent(_)), "{term:?}");
     term
 }
@@ -61,15 +60,15 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
         let other = stubborn(&other_container);
         let mut quiet = stubborn(&container);
         let mut hog = waiting(&container, growth);
-        let mut hand = rig.hand();
-        terminate(&mut hand, bounded(&pod, LONG));
+        let mut killer = rig.killer();
+        terminate(&mut killer, bounded(&pod, LONG));
         hog.go().unwrap();
-        let outcomes = hand.wait_last();
+        let outcomes = killer.wait_last();
         assert_eq!(steps(&outcomes), ["kill", "gone"]);
         assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
         assert_eq!((ended_by(&mut hog), ended_by(&mut quiet)), (Some(9), Some(9)));
         assert!(is_alive(other.pid()));
-        drop((other, hand));
+        drop((other, killer));
         rig.subtree.remove().unwrap();
     }
 }
@@ -79,15 +78,15 @@ fn a_pod_that_grows_little_has_the_whole_grace_period() {
     let rig = Rig::new("grows-little");
     let (pod, container) = rig.pod(1);
     let mut hog = waiting(&container, "--size 8M");
-    let mut hand = rig.hand();
+    let mut killer = rig.killer();
     let grace = Duration::from_secs(1);
     let before = pod.memory().unwrap();
-    let term = terminate(&mut hand, bounded(&pod, grace));
+    let term = terminate(&mut killer, bounded(&pod, grace));
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > before + 7 * MIB)).unwrap();
-    assert_granted(&hand.wait_last(), &term, grace);
+    assert_granted(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut hog), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -103,13 +102,13 @@ fn without_a_bound_and_for_other_thresholds_growth_counts_for_nothing() {
         let rig = Rig::new(&format!("growth-{label}"));
         let (pod, container) = rig.pod(1);
         let mut hog = waiting(&container, "--size 64M");
-        let mut hand = rig.hand();
-        let term = terminate(&mut hand, vary(bounded(&pod, grace)));
+        let mut killer = rig.killer();
+        let term = terminate(&mut killer, vary(bounded(&pod, grace)));
         hog.go().unwrap();
         wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
-        assert_granted(&hand.wait_last(), &term, grace);
+        assert_granted(&killer.wait_last(), &term, grace);
         assert_eq!(ended_by(&mut hog), Some(9));
-        drop(hand);
+        drop(killer);
         rig.subtree.remove().unwrap();
     }
 }
@@ -120,24 +119,24 @@ fn page_cache_is_no_growth() {
         let rig = Rig::new("growth-cache");
         let (pod, container) = rig.pod(1);
         let mut quiet = stubborn(&container);
-        let mut hand = rig.hand();
+        let mut killer = rig.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
         let folder = binary().parent().unwrap().display();
         let growth = format!("--kind page-cache --size 96M --dir {folder}");
         let (term, mut writer);
         if is_new_cgroup {
-            term = terminate(&mut hand, bounded(&pod, grace));
+            term = terminate(&mut killer, bounded(&pod, grace));
             writer = waiting(&pod.group("late").unwrap(), &growth);
         } else {
             writer = waiting(&container, &growth);
-            term = terminate(&mut hand, bounded(&pod, grace));
+            term = terminate(&mut killer, bounded(&pod, grace));
         }
         writer.go().unwrap();
         wait_until("its page cache", || pod.memory().is_ok_and(|bytes| bytes > 80 * MIB)).unwrap();
-        assert_granted(&hand.wait_last(), &term, grace);
+        assert_granted(&killer.wait_last(), &term, grace);
         assert_eq!((ended_by(&mut writer), ended_by(&mut quiet)), (Some(9), Some(9)));
-        drop(hand);
+        drop(killer);
         rig.subtree.remove().unwrap();
     }
 }
@@ -148,20 +147,20 @@ fn the_growth_of_all_containers_counts_together() {
     let (pod, first) = rig.pod(1);
     let second = pod.group("second").unwrap();
     let mut hogs = vec![waiting(&first, "--size 12M"), stubborn(&second)];
-    let mut hand = rig.hand();
-    terminate(&mut hand, bounded(&pod, LONG));
+    let mut killer = rig.killer();
+    terminate(&mut killer, bounded(&pod, LONG));
     // Each by itself stays below; one has a cgroup that was not there.
     hogs[0].go().unwrap();
     wait_until("the first one's growth", || first.memory().is_ok_and(|bytes| bytes > 11 * MIB)).unwrap();
     assert!(is_alive(hogs[1].pid()));
     let late = pod.group("late").unwrap();
     hogs.push(run(&late, "--on-term ignore hold --size 12M"));
-    let outcomes = hand.wait_last();
+    let outcomes = killer.wait_last();
     assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
     for hog in &mut hogs {
         assert_eq!(ended_by(hog), Some(9));
     }
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -173,16 +172,16 @@ fn what_counts_is_the_memory_at_sigterm() {
     let mut large = run(&container, "hold --size 96M");
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 95 * MIB)).unwrap();
     let mut again = waiting(&container, "--size 88M");
-    let mut hand = rig.hand();
+    let mut killer = rig.killer();
     let grace = Duration::from_millis(1500);
-    let term = terminate(&mut hand, bounded(&pod, grace));
+    let term = terminate(&mut killer, bounded(&pod, grace));
     assert_eq!(large.process().wait().unwrap().code(), Some(0));
     wait_until("its memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
     again.go().unwrap();
     wait_until("growth", || pod.memory().is_ok_and(|bytes| bytes > 85 * MIB)).unwrap();
-    assert_granted(&hand.wait_last(), &term, grace);
+    assert_granted(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut again), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -194,12 +193,12 @@ fn a_stopped_process_that_goes_on_with_sigterm_and_grows_is_killed() {
     hog.go().unwrap();
     wait_until("some growth", || pod.memory().is_ok_and(|bytes| bytes > 4 * MIB)).unwrap();
     process::signal(hog.pid(), Signal::STOP).unwrap();
-    let mut hand = rig.hand();
-    terminate(&mut hand, bounded(&pod, LONG));
-    let outcomes = hand.wait_last();
+    let mut killer = rig.killer();
+    terminate(&mut killer, bounded(&pod, LONG));
+    let outcomes = killer.wait_last();
     assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
     assert_eq!(ended_by(&mut hog), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -208,17 +207,17 @@ fn a_soft_victim_is_watched_once_a_hard_threshold_is_met() {
     let rig = Rig::new("growth-hurry");
     let (pod, container) = rig.pod(1);
     let mut hog = waiting(&container, "--size 128M --stop-at 64M");
-    let mut hand = rig.hand();
-    terminate(&mut hand, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
+    let mut killer = rig.killer();
+    terminate(&mut killer, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
     // What it has grown by then is not held against it.
-    assert_eq!(hand.begin(bounded(&pod, LONG)), Ok(KillStarted::Hurried { decision: 1 }));
+    killer.shorten(1, bounded(&pod, LONG));
     let mut more = run(&container, "--on-term ignore hold --size 32M");
-    let outcomes = hand.wait_last();
+    let outcomes = killer.wait_last();
     assert!(grown(&outcomes[0]).is_some_and(|bytes| LIMIT < bytes && bytes < 50 * MIB), "{outcomes:?}");
     assert_eq!((ended_by(&mut hog), ended_by(&mut more)), (Some(9), Some(9)));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -227,10 +226,10 @@ fn a_cgroup_that_goes_away_while_it_is_watched_is_gone() {
     let rig = Rig::new("growth-vanishes");
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
-    let mut hand = rig.hand();
-    terminate(&mut hand, bounded(&pod, LONG));
+    let mut killer = rig.killer();
+    terminate(&mut killer, bounded(&pod, LONG));
     pod.destroy().unwrap();
-    assert_eq!(steps(&hand.wait_last()), ["gone"]);
-    drop((victim, hand));
+    assert_eq!(steps(&killer.wait_last()), ["gone"]);
+    drop((victim, killer));
     rig.subtree.remove().unwrap();
 }

@@ -1,4 +1,4 @@
-//! The kill hand on real cgroups with real processes: everybody inside ends, nobody outside is hit.
+//! The killer on real cgroups with real processes: everybody inside ends, nobody outside is hit.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -7,8 +7,8 @@ mod forks;
 mod frozen;
 mod growth;
 mod guards;
-mod hands;
 mod memory;
+mod modes;
 mod rig;
 mod signals;
 mod unified;

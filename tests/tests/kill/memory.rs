@@ -29,19 +29,19 @@ fn who_cannot_end_gives_back_its_memory() {
     class.freeze(true).unwrap();
     let mut config = rig.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
-    let mut hand = rig.try_hand(config).unwrap();
-    let outcomes = hand.kill(target(&pod));
+    let mut killer = rig.try_killer(config).unwrap();
+    let outcomes = killer.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "left"]);
     assert!(matches!(
         &outcomes[1].progress,
         KillProgress::Left { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
     ));
-    assert_eq!(hand.reaped.recv_timeout(HANG), Ok(MreleaseResult::Released));
+    assert_eq!(killer.reaped.recv_timeout(HANG), Ok(MreleaseResult::Released));
     wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
     assert!(is_alive(victim.pid()));
     class.freeze(false).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -58,19 +58,19 @@ fn each_killed_process_is_seen_to_once() {
     let rig = Rig::new("reaped-once");
     let (pod, container) = rig.pod(1);
     let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
-    let mut hand = rig.hand();
-    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    let mut killer = rig.killer();
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
     }
-    let reaped: Vec<_> = victims.iter().map(|_| hand.reaped.recv_timeout(HANG).unwrap()).collect();
+    let reaped: Vec<_> = victims.iter().map(|_| killer.reaped.recv_timeout(HANG).unwrap()).collect();
     let is_refused = |reaped: &MreleaseResult| *reaped == MreleaseResult::Refused;
     match has_process_mrelease() {
         true => assert!(!reaped.iter().any(is_refused), "{reaped:?}"),
         false => assert!(reaped.iter().all(is_refused), "{reaped:?}"),
     }
-    // The thread ends with the hand, once it has seen to everybody.
-    let crate::rig::Acting { executor, reaped, .. } = hand;
+    // The thread ends with the killer, once it has seen to everybody.
+    let crate::rig::Acting { executor, reaped, .. } = killer;
     drop(executor);
     assert!(reaped.recv_timeout(HANG).is_err());
     rig.subtree.remove().unwrap();

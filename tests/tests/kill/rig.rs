@@ -9,14 +9,7 @@ use std::time::Duration;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::CgroupDirs;
-use eviction_kill::KillMode;
-use eviction_kill::KillStarted;
-use eviction_kill::KillTarget;
-use eviction_kill::Killer;
-use eviction_kill::KillerConfig;
-use eviction_kill::MreleaseResult;
-use eviction_kill::StartError;
+use eviction_kill::{CgroupDirs, KillMode, KillTarget, Killer, KillerConfig, MreleaseResult, StartError};
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
@@ -50,17 +43,17 @@ impl Rig {
         (pod, container)
     }
 
-    pub(crate) fn config(&self, hand: KillMode) -> KillerConfig {
-        let mut config = KillerConfig::new(hand, dirs_of(self.subtree.root()));
+    pub(crate) fn config(&self, mode: KillMode) -> KillerConfig {
+        let mut config = KillerConfig::new(mode, dirs_of(self.subtree.root()));
         config.run_dir = self.run_dir.path().to_owned();
         config
     }
 
-    pub(crate) fn hand(&self) -> Acting {
-        self.try_hand(self.config(KillMode::Kill)).unwrap()
+    pub(crate) fn killer(&self) -> Acting {
+        self.try_killer(self.config(KillMode::Kill)).unwrap()
     }
 
-    pub(crate) fn try_hand(&self, config: KillerConfig) -> Result<Acting, StartError> {
+    pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<Acting, StartError> {
         let (sender, outcomes) = mpsc::channel(64);
         let (told, reaped) = channel();
         let executor = Killer::new(config, sender, move |reaped| {
@@ -128,15 +121,20 @@ pub(crate) struct Acting {
 
 impl Acting {
     /// Begins, as a decision made now.
-    pub(crate) fn begin(&mut self, target: KillTarget) -> Result<KillStarted, KillRejection> {
+    pub(crate) fn begin(&mut self, target: KillTarget) -> Result<(), KillRejection> {
         self.decisions += 1;
         let at_ns = tests::clock::now();
         self.executor.begin(&KillTarget { decision: self.decisions, at_ns, ..target })
     }
 
+    /// Shortens the grace period of a decision.
+    pub(crate) fn shorten(&mut self, decision: u64, target: KillTarget) {
+        self.executor.shorten(&KillTarget { decision, ..target }).unwrap();
+    }
+
     /// Begins and waits for the end.
     pub(crate) fn kill(&mut self, target: KillTarget) -> Vec<KillUpdate> {
-        assert_eq!(self.begin(target), Ok(KillStarted::Started));
+        assert_eq!(self.begin(target), Ok(()));
         self.wait_last()
     }
 

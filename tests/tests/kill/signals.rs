@@ -3,8 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use eviction_core::progress::{KillProgress, KillRejection};
-use eviction_kill::KillStarted;
+use eviction_core::progress::KillProgress;
 use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
@@ -19,16 +18,16 @@ fn sigkill_comes_after_the_grace_period_and_not_before() {
     let (_folder, path) = stamps();
     let arguments = format!("--stamps {} --on-term ignore hold --size 1M", path.display());
     let mut victim = run(&container, &arguments);
-    let mut hand = rig.hand();
+    let mut killer = rig.killer();
     let grace = Duration::from_millis(300);
-    let outcomes = hand.kill(soft(&pod, grace));
+    let outcomes = killer.kill(soft(&pod, grace));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     let [term, kill, gone] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     let termed_ns = Record::read(&path).unwrap().term.unwrap();
     assert!(kill.at_ns - termed_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
     assert!(term.at_ns <= kill.at_ns && kill.at_ns <= gone.at_ns);
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -38,12 +37,12 @@ fn who_ends_in_time_gets_no_sigkill() {
         let rig = Rig::new("in-time");
         let (pod, container) = rig.pod(1);
         let mut victim = run(&container, "--term-delay 200 hold --size 1M");
-        let mut hand = rig.hand();
-        let outcomes = hand.kill(KillTarget { hard, ..soft(&pod, LONG) });
+        let mut killer = rig.killer();
+        let outcomes = killer.kill(KillTarget { hard, ..soft(&pod, LONG) });
         assert_eq!(steps(&outcomes), ["term", "gone"]);
         assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
-        drop(hand);
+        drop(killer);
         rig.subtree.remove().unwrap();
     }
 }
@@ -78,13 +77,13 @@ fn for_a_soft_threshold_handlers_of_sigterm_may_fork() {
     let rig = Rig::new("cleanup");
     let (pod, container) = rig.pod(1);
     let (mut shell, done) = shell(&rig, &container);
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(soft(&pod, LONG));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(soft(&pod, LONG));
     assert_eq!(steps(&outcomes), ["term", "gone"]);
     assert_eq!(shell.wait().unwrap().code(), Some(7));
     // Once: what the handler forks is not signalled again.
     assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -94,10 +93,10 @@ fn stopped_processes_get_to_handle_sigterm() {
     let (pod, container) = rig.pod(1);
     let mut victim = tame(&container);
     stop(victim.pid());
-    let mut hand = rig.hand();
-    assert_eq!(steps(&hand.kill(soft(&pod, LONG))), ["term", "gone"]);
+    let mut killer = rig.killer();
+    assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "gone"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -107,10 +106,10 @@ fn stopped_processes_are_killed() {
     let (pod, container) = rig.pod(1);
     let mut victim = stubborn(&container);
     stop(victim.pid());
-    let mut hand = rig.hand();
-    assert_eq!(steps(&hand.kill(target(&pod))), ["kill", "gone"]);
+    let mut killer = rig.killer();
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -120,21 +119,19 @@ fn stop(pid: u32) {
 }
 
 #[test]
-fn a_worse_node_hurries_a_soft_victim() {
+fn a_worse_node_shortens_the_grace_period() {
     let rig = Rig::new("hurry");
     let (pod, container) = rig.pod(1);
     let mut victim = stubborn(&container);
-    let mut hand = rig.hand();
-    hand.begin(soft(&pod, LONG)).unwrap();
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
-    assert_eq!(hand.begin(soft(&pod, LONG)), Err(KillRejection::AlreadyTerminating { decision: 1 }));
-    assert_eq!(hand.begin(target(&pod)), Ok(KillStarted::Hurried { decision: 1 }));
-    let outcomes = hand.wait_last();
+    let mut killer = rig.killer();
+    killer.begin(soft(&pod, LONG)).unwrap();
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.shorten(1, target(&pod));
+    let outcomes = killer.wait_last();
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     assert!(outcomes.iter().all(|outcome| outcome.decision == 1));
     assert_eq!(ended_by(&mut victim), Some(9));
-    assert_eq!(hand.executor.in_flight(), []);
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -146,11 +143,11 @@ fn a_monitor_of_a_container_is_not_asked_to_end() {
     // It would end on SIGTERM, and take its container with it before the grace period is over.
     let mut monitor = tame(&monitors);
     let mut victim = run(&container, "--term-delay 300 hold --size 1M");
-    let mut hand = rig.hand();
-    let outcomes = hand.kill(soft(&pod, Duration::from_secs(2)));
+    let mut killer = rig.killer();
+    let outcomes = killer.kill(soft(&pod, Duration::from_secs(2)));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     assert_eq!(ended_by(&mut monitor), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }

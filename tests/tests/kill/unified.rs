@@ -19,10 +19,10 @@ fn unified(group: &Group) -> CgroupDirs {
     CgroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
 }
 
-fn hand(rig: &Rig) -> Acting {
+fn killer(rig: &Rig) -> Acting {
     let roots = unified(rig.subtree.root());
     let config = KillerConfig { roots, ..rig.config(KillMode::Kill) };
-    rig.try_hand(config).unwrap()
+    rig.try_killer(config).unwrap()
 }
 
 fn only(pod: &Group, target: KillTarget) -> KillTarget {
@@ -44,8 +44,8 @@ fn the_kernel_kills_the_whole_group() {
     let (_, other) = rig.pod(10);
     let bystander = stubborn(&other);
     let mut victims = [stubborn(&seat(&pod)), stubborn(&seat(&container)), tame(&nested)];
-    let mut hand = hand(&rig);
-    let outcomes = hand.kill(only(&pod, target(&pod)));
+    let mut killer = killer(&rig);
+    let outcomes = killer.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert!(sum.whole_group);
@@ -53,7 +53,7 @@ fn the_kernel_kills_the_whole_group() {
         assert_eq!(ended_by(victim), Some(9));
     }
     assert!(is_alive(bystander.pid()));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -65,17 +65,17 @@ fn whoever_ended_with_the_group_is_seen_to() {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let mut victims: Vec<_> = (0..5).map(|_| stubborn(&container)).collect();
-    let mut hand = hand(&rig);
-    let outcomes = hand.kill(only(&pod, target(&pod)));
+    let mut killer = killer(&rig);
+    let outcomes = killer.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!((sum.sent, sum.whole_group), (5, true));
     assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 5, .. }), "{outcomes:?}");
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
-        hand.reaped.recv_timeout(HANG).unwrap();
+        killer.reaped.recv_timeout(HANG).unwrap();
     }
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -88,15 +88,15 @@ fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
     }
     let mut victim = stubborn(&container);
     let dir = pod.dir(Hierarchy::Unified).unwrap();
-    let mut hand = hand(&rig);
-    hand.begin(only(&pod, soft(&pod, LONG))).unwrap();
-    assert!(matches!(hand.next().progress, KillProgress::TermSent(_)));
+    let mut killer = killer(&rig);
+    killer.begin(only(&pod, soft(&pod, LONG))).unwrap();
+    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
     std::fs::write(dir.join("cgroup.freeze"), "1").unwrap();
-    hand.begin(only(&pod, target(&pod))).unwrap();
-    assert_eq!(steps(&hand.wait_last()), ["kill", "gone"]);
+    killer.begin(only(&pod, target(&pod))).unwrap();
+    assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
@@ -108,11 +108,11 @@ fn processes_that_end_in_time_are_not_killed() {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let mut victims = [tame(&container), tame(&seat(&pod))];
-    let mut hand = hand(&rig);
-    assert_eq!(steps(&hand.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
+    let mut killer = killer(&rig);
+    assert_eq!(steps(&killer.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
     for victim in &mut victims {
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     }
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }

@@ -1,19 +1,19 @@
-//! One pod on its way out: SIGTERM, the grace period, SIGKILL, and looking until nobody is left.
+//! The end of one pod's processes: SIGTERM, the grace period, SIGKILL, and checks until none is left.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::PinnedCgroup;
 use super::clock::now_ns;
 use super::growth::Growth;
-use super::kill_context::KillContext;
 use super::pod_processes::PodProcesses;
 use super::scoped_write::UndoLog;
 use super::target::KillTarget;
 use eviction_core::pod::PodName;
-use eviction_core::progress::KillProgress;
+use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
@@ -28,7 +28,7 @@ const WATCHED: usize = 16;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) decision: u64,
-    pub(super) pod: Arc<PodName>,
+    pod: Arc<PodName>,
     victim: PodProcesses,
     phase: Phase,
     stops_forks: bool,
@@ -57,7 +57,7 @@ enum Phase {
 }
 
 impl Job {
-    /// A job that is to be begun with [`Job::strike`] or, later, with [`Job::step`].
+    /// A job that is to be begun with [`Job::send_first_signals`] or, later, with [`Job::step`].
     pub(super) fn new(
         target: &KillTarget,
         groups: Vec<PinnedCgroup>,
@@ -88,6 +88,13 @@ impl Job {
         self.victim.groups()
     }
 
+    /// What happened since the last call.
+    pub(super) fn take_updates(&mut self) -> impl Iterator<Item = KillUpdate> + use<> {
+        let (decision, pod) = (self.decision, Arc::clone(&self.pod));
+        let updates = self.victim.take_updates().into_iter();
+        updates.map(move |(at_ns, progress)| KillUpdate { decision, pod: Arc::clone(&pod), at_ns, progress })
+    }
+
     /// Killed since the last call: their memory can be given back.
     pub(super) fn take_killed(&mut self) -> Vec<u32> {
         self.victim.take_fresh()
@@ -115,22 +122,22 @@ impl Job {
     }
 
     /// The first signals, at once: on the thread that asks for them.
-    pub(super) fn strike(&mut self, context: &mut KillContext<'_>) {
+    pub(super) fn send_first_signals(&mut self, processes: &mut CgroupProcesses) {
         match self.phase {
-            Phase::Term { grace_ns: 0 } => self.kill(None, context),
-            Phase::Term { grace_ns } => self.terminate(grace_ns, context),
+            Phase::Term { grace_ns: 0 } => self.kill(None, processes),
+            Phase::Term { grace_ns } => self.terminate(grace_ns, processes),
             Phase::Look | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
         }
-        self.due_ns = context.now_ns;
+        self.due_ns = now_ns();
     }
 
     /// Does what is due.
-    pub(super) fn step(&mut self, context: &mut KillContext<'_>) {
-        let now_ns = context.now_ns;
-        match self.exceeded_growth(context) {
-            Some(grown) => self.kill(Some(grown), context),
+    pub(super) fn step(&mut self, processes: &mut CgroupProcesses) {
+        let now_ns = now_ns();
+        match self.exceeded_growth(processes) {
+            Some(grown) => self.kill(Some(grown), processes),
             None if now_ns < self.due_ns => return,
-            None if self.is_finished(context) => return,
+            None if self.is_finished(processes) => return,
             None => {}
         }
         let last = match self.phase {
@@ -145,32 +152,32 @@ impl Job {
         };
         self.due_ns = self.due_ns.min(now_ns.saturating_add(self.pause_ns));
         self.pause_ns = self.pause_ns.saturating_mul(2).min(last);
-        self.watched = context.members.watch(WATCHED);
+        self.watched = processes.watch(WATCHED);
     }
 
     /// Does what the phase asks for now; whether nothing is left to do after it.
-    fn is_finished(&mut self, context: &mut KillContext<'_>) -> bool {
-        let now_ns = context.now_ns;
-        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(context) {
+    fn is_finished(&mut self, processes: &mut CgroupProcesses) -> bool {
+        let now_ns = now_ns();
+        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(processes) {
             return true;
         }
         match self.phase {
-            Phase::Look => self.look(context),
-            Phase::Term { .. } => self.strike(context),
-            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, context),
-            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(context),
-            Phase::Kill { .. } => self.victim.kill_again(context),
+            Phase::Look => self.look(processes),
+            Phase::Term { .. } => self.send_first_signals(processes),
+            Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, processes),
+            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(processes),
+            Phase::Kill { .. } => self.victim.kill_again(processes),
             Phase::Grace { .. } | Phase::Over => {}
         }
         self.is_over()
     }
 
     /// The node got worse: stop forking now, and wait no longer than this.
-    pub(super) fn hurry(
+    pub(super) fn shorten(
         &mut self,
         grace: Duration,
         growth_limit: Option<u64>,
-        context: &mut KillContext<'_>,
+        processes: &mut CgroupProcesses,
     ) {
         let grace_ns = nanos(grace);
         self.stops_forks = true;
@@ -178,84 +185,84 @@ impl Job {
         match &mut self.phase {
             Phase::Term { grace_ns: granted } => *granted = grace_ns.min(*granted),
             Phase::Grace { kill_at_ns } => {
-                *kill_at_ns = context.now_ns.saturating_add(grace_ns).min(*kill_at_ns);
-                self.victim.stop_forks(context);
-                self.watch_growth(context);
+                *kill_at_ns = now_ns().saturating_add(grace_ns).min(*kill_at_ns);
+                self.victim.stop_forks();
+                self.watch_growth(processes);
             }
             Phase::Look | Phase::Kill { .. } | Phase::Over => {}
         }
-        self.due_ns = context.now_ns;
+        self.due_ns = now_ns();
     }
 
     /// Lets everything go on as it is.
-    pub(super) fn abandon(&mut self, context: &mut KillContext<'_>) {
+    pub(super) fn abandon(&mut self) {
         if self.phase != Phase::Over {
-            self.end(KillProgress::Abandoned, context);
+            self.end(KillProgress::Abandoned);
         }
     }
 
-    fn end(&mut self, progress: KillProgress, context: &mut KillContext<'_>) {
+    fn end(&mut self, progress: KillProgress) {
         self.phase = Phase::Over;
         self.growth = None;
         self.watched.clear();
         self.victim.let_go();
-        (context.report)(progress);
+        self.victim.report(progress);
     }
 
-    fn look(&mut self, context: &mut KillContext<'_>) {
-        let (pids, unreachable) = self.victim.everybody(context);
-        self.end(KillProgress::WouldSignal { pids, unreachable }, context);
+    fn look(&mut self, processes: &mut CgroupProcesses) {
+        let (pids, unreachable) = self.victim.everybody(processes);
+        self.end(KillProgress::WouldSignal { pids, unreachable });
     }
 
-    fn terminate(&mut self, grace_ns: u64, context: &mut KillContext<'_>) {
-        let sum = self.victim.terminate(self.stops_forks, context);
-        self.phase = Phase::Grace { kill_at_ns: context.now_ns.saturating_add(grace_ns) };
-        (context.report)(KillProgress::TermSent(sum));
-        self.watch_growth(context);
+    fn terminate(&mut self, grace_ns: u64, processes: &mut CgroupProcesses) {
+        let sum = self.victim.terminate(self.stops_forks, processes);
+        self.phase = Phase::Grace { kill_at_ns: now_ns().saturating_add(grace_ns) };
+        self.victim.report(KillProgress::TermSent(sum));
+        self.watch_growth(processes);
     }
 
     /// From now on the pod's growth is watched, if there is a bound.
-    fn watch_growth(&mut self, context: &mut KillContext<'_>) {
+    fn watch_growth(&mut self, processes: &mut CgroupProcesses) {
         let Some(limit) = self.growth_limit else { return };
-        match Growth::since_now(self.victim.groups(), limit, context.members) {
+        match Growth::since_now(self.victim.groups(), limit, processes) {
             Ok(growth) => self.growth = Some(growth),
-            Err(unknown) => (context.report)(KillProgress::Trouble { what: unknown.to_string() }),
+            Err(unknown) => self.victim.report(KillProgress::Trouble { what: unknown.to_string() }),
         }
     }
 
     /// By how many bytes the pod has grown, if that is more than it may. What cannot be read is told, and
     /// watched no more.
-    fn exceeded_growth(&mut self, context: &mut KillContext<'_>) -> Option<u64> {
-        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= context.now_ns)?;
-        growth.exceeded(context.members, now_ns).unwrap_or_else(|unknown| {
+    fn exceeded_growth(&mut self, processes: &mut CgroupProcesses) -> Option<u64> {
+        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= now_ns())?;
+        growth.exceeded(processes, now_ns).unwrap_or_else(|unknown| {
             self.growth = None;
-            (context.report)(KillProgress::Trouble { what: unknown.to_string() });
+            self.victim.report(KillProgress::Trouble { what: unknown.to_string() });
             None
         })
     }
 
     /// SIGKILL, also because the pod has grown by so many bytes in its grace period.
-    fn kill(&mut self, grown: Option<u64>, context: &mut KillContext<'_>) {
+    fn kill(&mut self, grown: Option<u64>, processes: &mut CgroupProcesses) {
         self.growth = None;
         self.stops_forks = true;
-        self.phase = Phase::Kill { until_ns: context.now_ns.saturating_add(self.kill_wait_ns) };
+        self.phase = Phase::Kill { until_ns: now_ns().saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
-        let signalled = self.victim.kill(context);
-        (context.report)(KillProgress::KillSent { signalled, grown });
+        let signalled = self.victim.kill(processes);
+        self.victim.report(KillProgress::KillSent { signalled, grown });
     }
 
     /// Whether nobody is left; if so, the job is over.
-    fn is_gone(&mut self, context: &mut KillContext<'_>) -> bool {
-        let is_gone = self.victim.is_gone(context);
+    fn is_gone(&mut self, processes: &mut CgroupProcesses) -> bool {
+        let is_gone = self.victim.is_gone(processes);
         if is_gone {
             let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
-            self.end(KillProgress::Gone { killed, unreaped }, context);
+            self.end(KillProgress::Gone { killed, unreaped });
         }
         is_gone
     }
 
-    fn give_up(&mut self, context: &mut KillContext<'_>) {
-        let left = self.victim.left(context);
-        self.end(left, context);
+    fn give_up(&mut self, processes: &mut CgroupProcesses) {
+        let left = self.victim.left(processes);
+        self.end(left);
     }
 }

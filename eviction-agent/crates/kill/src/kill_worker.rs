@@ -1,7 +1,7 @@
-//! The thread that finishes what was begun: grace periods, SIGKILL, looking until nobody is left.
+//! The thread that finishes kills: grace periods, SIGKILL, checks until no process is left.
 //!
 //! A thread that exists from the start: under pressure there may be no memory or process id for a new
-//! one. What it does may block, so it is not the reaction's.
+//! one. What it does may block, so it is not the control loop's.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -12,56 +12,52 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::{read, write};
 use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
 use super::clock::now_ns;
 use super::job::Job;
-use super::kill_context::KillContext;
 use super::mrelease::MreleaseWorker;
 use super::realtime::run_ahead;
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
 
-/// While outcomes wait for room, how often that is looked for.
+/// While updates wait for room, the time between two tries.
 const RETRY_NS: u64 = 10_000_000;
 
 pub(super) enum Command {
-    /// Finish this job, and tell these outcomes of its beginning.
-    Take(Box<Job>, Vec<KillUpdate>),
-    /// Hurry the job of a decision.
-    Hurry { decision: u64, grace: Duration, growth_limit: Option<u64> },
+    /// Finish this job.
+    Begin(Box<Job>),
+    /// Shorten the grace period of the job of a decision.
+    Shorten { decision: u64, grace: Duration, growth_limit: Option<u64> },
 }
 
-/// The worker as the executor sees it.
+/// The worker as the killer has it.
 #[derive(Debug)]
 pub(super) struct KillWorker {
     commands: Option<Sender<Command>>,
-    bell: Arc<OwnedFd>,
-    ended: Receiver<(u64, u64)>,
+    eventfd: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl KillWorker {
     /// Starts the thread.
-    pub(super) fn start(outcomes: mpsc::Sender<KillUpdate>, reaper: MreleaseWorker) -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    pub(super) fn start(updates: mpsc::Sender<KillUpdate>, mrelease: MreleaseWorker) -> io::Result<Self> {
+        let eventfd = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, incoming) = channel();
-        let (ended_here, ended) = channel();
         let work = Work {
             incoming,
-            bell: Arc::clone(&bell),
-            outcomes,
-            ended: ended_here,
+            eventfd: Arc::clone(&eventfd),
+            updates,
             jobs: Vec::new(),
-            members: CgroupProcesses::new(),
-            reaper,
+            processes: CgroupProcesses::new(),
+            mrelease,
             backlog: VecDeque::new(),
-            has_said_host_pid: false,
+            has_logged_host_pid: false,
         };
         let thread = std::thread::Builder::new().name("killer".to_owned());
-        Ok(Self { commands: Some(commands), bell, ended, thread: Some(thread.spawn(move || work.run())?) })
+        Ok(Self { commands: Some(commands), eventfd, thread: Some(thread.spawn(move || work.run())?) })
     }
 
     /// Hands over; false if the thread has ended.
@@ -70,25 +66,20 @@ impl KillWorker {
             return false;
         };
         let sent = commands.send(command).is_ok();
-        self.ring();
+        self.notify();
         sent
     }
 
-    /// The next decision whose work has ended, and when.
-    pub(super) fn next_ended(&self) -> Option<(u64, u64)> {
-        self.ended.try_recv().ok()
-    }
-
-    fn ring(&self) {
+    fn notify(&self) {
         // It can only fail by being full, and then the thread wakes all the same.
-        let _ = write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 }
 
 impl Drop for KillWorker {
     fn drop(&mut self) {
         self.commands = None;
-        self.ring();
+        self.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -97,15 +88,14 @@ impl Drop for KillWorker {
 
 struct Work {
     incoming: Receiver<Command>,
-    bell: Arc<OwnedFd>,
-    outcomes: mpsc::Sender<KillUpdate>,
-    ended: Sender<(u64, u64)>,
+    eventfd: Arc<OwnedFd>,
+    updates: mpsc::Sender<KillUpdate>,
     jobs: Vec<Job>,
-    members: CgroupProcesses,
-    reaper: MreleaseWorker,
-    /// Bounded by the number of jobs, each of which has a handful of outcomes.
+    processes: CgroupProcesses,
+    mrelease: MreleaseWorker,
+    /// Bounded by the number of jobs, each of which has a handful of updates.
     backlog: VecDeque<KillUpdate>,
-    has_said_host_pid: bool,
+    has_logged_host_pid: bool,
 }
 
 impl Work {
@@ -113,15 +103,15 @@ impl Work {
         run_ahead();
         while self.take_commands() {
             let now_ns = now_ns();
-            self.with_jobs(|job, context| {
+            self.with_jobs(|job, processes| {
                 if job.due_ns() <= now_ns {
-                    job.step(context);
+                    job.step(processes);
                 }
             });
             self.deliver();
             self.wait();
         }
-        self.with_jobs(Job::abandon);
+        self.with_jobs(|job, _| job.abandon());
         self.deliver();
     }
 
@@ -129,16 +119,14 @@ impl Work {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.incoming.try_recv() {
-                Ok(Command::Take(mut job, outcomes)) => {
-                    self.reaper.release(&job.take_killed());
-                    for outcome in outcomes {
-                        self.tell(outcome);
-                    }
+                Ok(Command::Begin(job)) => {
                     self.jobs.push(*job);
+                    // What was done before, on the thread of the control loop, is reported.
+                    self.with_jobs(|_, _| {});
                 }
-                Ok(Command::Hurry { decision, grace, growth_limit }) => self.with_jobs(|job, context| {
+                Ok(Command::Shorten { decision, grace, growth_limit }) => self.with_jobs(|job, processes| {
                     if job.decision == decision {
-                        job.hurry(grace, growth_limit, context);
+                        job.shorten(grace, growth_limit, processes);
                     }
                 }),
                 Err(TryRecvError::Empty) => return true,
@@ -147,30 +135,20 @@ impl Work {
         }
     }
 
-    /// Runs `act` on each job, tells what came of it, and lets go of those that are over.
-    fn with_jobs(&mut self, mut act: impl FnMut(&mut Job, &mut KillContext<'_>)) {
+    /// Runs `act` on each job, reports what came of it, and drops those that are over.
+    fn with_jobs(&mut self, mut act: impl FnMut(&mut Job, &mut CgroupProcesses)) {
         let mut jobs = std::mem::take(&mut self.jobs);
         for job in &mut jobs {
-            let mut told = Vec::new();
-            act(
-                job,
-                &mut KillContext {
-                    members: &mut self.members,
-                    report: &mut |progress| told.push((now_ns(), progress)),
-                    now_ns: now_ns(),
-                },
-            );
-            self.reaper.release(&job.take_killed());
-            for (at_ns, progress) in told {
-                self.tell(KillUpdate { decision: job.decision, pod: Arc::clone(&job.pod), at_ns, progress });
-            }
+            act(job, &mut self.processes);
+            self.mrelease.release(&job.take_killed());
+            job.take_updates().for_each(|update| self.report(update));
         }
         jobs.retain(|job| !job.is_over());
         self.jobs = jobs;
     }
 
-    fn tell(&mut self, outcome: KillUpdate) {
-        let unreachable = match &outcome.progress {
+    fn report(&mut self, update: KillUpdate) {
+        let unreachable = match &update.progress {
             KillProgress::TermSent(signalled) | KillProgress::KillSent { signalled, .. } => {
                 signalled.unreachable
             }
@@ -182,25 +160,22 @@ impl Work {
             | KillProgress::Answered { .. }
             | KillProgress::Abandoned => 0,
         };
-        if unreachable > 0 && !self.has_said_host_pid {
-            self.has_said_host_pid = true;
-            let (namespace, pod) = (&outcome.pod.namespace, &outcome.pod.name);
+        if unreachable > 0 && !self.has_logged_host_pid {
+            self.has_logged_host_pid = true;
+            let (namespace, pod) = (&update.pod.namespace, &update.pod.name);
             tracing::warn!(
                 %namespace, %pod, processes = unreachable, help = HOST_PID,
                 "processes are outside the agent's PID namespace and cannot be signalled"
             );
         }
-        if outcome.progress.is_last() {
-            let _ = self.ended.send((outcome.decision, outcome.at_ns));
-        }
-        self.backlog.push_back(outcome);
+        self.backlog.push_back(update);
     }
 
-    /// Hands on as many outcomes as there is room for. Without a listener they are of no use.
+    /// Sends as many updates as there is room for. Without a receiver they are dropped.
     fn deliver(&mut self) {
-        while let Some(outcome) = self.backlog.pop_front() {
-            if let Err(mpsc::error::TrySendError::Full(outcome)) = self.outcomes.try_send(outcome) {
-                self.backlog.push_front(outcome);
+        while let Some(update) = self.backlog.pop_front() {
+            if let Err(mpsc::error::TrySendError::Full(update)) = self.updates.try_send(update) {
+                self.backlog.push_front(update);
                 return;
             }
         }
@@ -221,18 +196,18 @@ impl Work {
                 tv_nsec: i64::try_from(rest % 1_000_000_000).unwrap_or(0),
             }
         });
-        let bell = Arc::clone(&self.bell);
-        let mut fds = vec![PollFd::new(&bell, PollFlags::IN)];
+        let eventfd = Arc::clone(&self.eventfd);
+        let mut fds = vec![PollFd::new(&eventfd, PollFlags::IN)];
         let watched = self.jobs.iter().flat_map(Job::watched);
         fds.extend(watched.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-        // Interrupted or out of memory: the loop turns, and what is due is looked at.
+        // Interrupted or out of memory: the loop goes on, and what is due is done.
         let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
         if ready == 0 {
             return;
         }
         let mut ended = fds.iter().map(|fd| !fd.revents().is_empty());
         if ended.next() == Some(true) {
-            let _ = read(&bell, &mut [0_u8; 8]);
+            let _ = read(&eventfd, &mut [0_u8; 8]);
         }
         let ended: Vec<bool> = ended.collect();
         drop(fds);

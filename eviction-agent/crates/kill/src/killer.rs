@@ -1,4 +1,4 @@
-//! The hand that the loop moves.
+//! What the control loop uses to end the processes of pods.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd as _;
@@ -11,37 +11,31 @@ use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::{CgroupScope, OpenError, OutOfScope, PinnedCgroup};
-use super::clock::now_ns;
 use super::job::Job;
-use super::kill_context::KillContext;
 use super::kill_worker::{Command, KillWorker};
 use super::mrelease::{MreleaseResult, MreleaseWorker};
 use super::node_lock::{LockError, NodeLock};
-use super::rate_limit::{Admission, CountedKill, RateLimit, RateLimitPolicy, TerminatingPod};
 use super::scoped_write::UndoLog;
 use super::target::{CgroupDirs, KillTarget};
 use eviction_core::progress::{KillRejection, KillUpdate};
 
-/// What an executor may do.
+/// What a killer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillMode {
-    /// Says what it would do.
+    /// Reports what it would do.
     DryRun,
     /// Ends processes.
     Kill,
 }
 
-/// How an executor is set up.
+/// How a killer is set up.
 #[derive(Clone, Debug)]
 pub struct KillerConfig {
     /// What it may do.
-    pub hand: KillMode,
+    pub mode: KillMode,
     /// The node's root cgroup in each hierarchy: nothing outside it is ever touched.
     pub roots: CgroupDirs,
-    /// How fast pods may be killed.
-    pub pacing: RateLimitPolicy,
-    /// How long processes may take to end after SIGKILL before they are reported as left. After
-    /// that the next victim need not wait for them.
+    /// How long processes may take to end after SIGKILL before they are reported as left.
     pub kill_wait: Duration,
     /// A folder for what the next agent must know if this one is killed. It should outlive the
     /// agent's container; where it cannot be written, a warning is logged.
@@ -50,18 +44,12 @@ pub struct KillerConfig {
 
 impl KillerConfig {
     /// The usual settings.
-    pub fn new(hand: KillMode, roots: CgroupDirs) -> Self {
-        Self {
-            hand,
-            roots,
-            pacing: RateLimitPolicy::default(),
-            kill_wait: Duration::from_secs(30),
-            run_dir: "/run/eviction-agent".into(),
-        }
+    pub fn new(mode: KillMode, roots: CgroupDirs) -> Self {
+        Self { mode, roots, kill_wait: Duration::from_secs(30), run_dir: "/run/eviction-agent".into() }
     }
 }
 
-/// Why there is no executor.
+/// Why there is no killer.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The node's root has no directory.
@@ -88,52 +76,41 @@ impl StartError {
     }
 }
 
-/// What became of a decision at once. The rest comes as [`KillUpdate`]s.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KillStarted {
-    /// The pod is on its way out.
-    Started,
-    /// It was before, for a soft threshold; now it goes faster. Outcomes keep that decision's
-    /// number.
-    Hurried {
-        /// The decision that it goes by.
-        decision: u64,
-    },
-}
-
 /// The first signals to more processes than this are sent by the thread that does the rest as well:
-/// each takes some microseconds, and whoever decides has other things to look at.
+/// each takes some microseconds, and the control loop has other things to do.
 const AT_ONCE: usize = 256;
 
-/// Carries out decisions. Belongs to one thread; its work on that thread is short.
+/// Ends the processes of pods. Belongs to one thread; its work on that thread is short.
 #[derive(Debug)]
 pub struct Killer {
-    hand: KillMode,
+    mode: KillMode,
     kill_wait: Duration,
-    boundary: CgroupScope,
-    pacing: RateLimit,
+    scope: CgroupScope,
     log: Arc<UndoLog>,
-    members: CgroupProcesses,
+    processes: CgroupProcesses,
     worker: KillWorker,
     _lock: Option<NodeLock>,
 }
 
 impl Killer {
-    /// Sets up the hand. [`KillMode::Kill`] takes the node's lock and lets go on what an agent that
-    /// was killed has stopped. Outcomes go to `outcomes`, in order for each decision; a dropped
-    /// receiver stops nothing.
+    /// Sets up a killer. [`KillMode::Kill`] takes the node's lock and undoes what an agent that was killed
+    /// has left stopped. Updates go to `updates`, in order for each decision; a dropped receiver stops
+    /// nothing.
     ///
-    /// `reaped` is told, on threads of the hand, what came of the memory of each process that was
-    /// killed.
+    /// `on_mrelease` is called, on threads of the killer, with what came of the memory of each process that
+    /// was killed.
+    ///
+    /// # Errors
+    /// See [`StartError`].
     pub fn new(
         config: KillerConfig,
-        outcomes: mpsc::Sender<KillUpdate>,
-        reaped: impl Fn(MreleaseResult) + Send + Sync + 'static,
+        updates: mpsc::Sender<KillUpdate>,
+        on_mrelease: impl Fn(MreleaseResult) + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let KillerConfig { hand, roots, pacing, kill_wait, run_dir } = config;
+        let KillerConfig { mode, roots, kill_wait, run_dir } = config;
         let root = roots.deciding().ok_or(StartError::NoRoot)?;
-        let boundary = CgroupScope::open(&roots)?;
-        let (lock, log) = match hand {
+        let scope = CgroupScope::open(&roots)?;
+        let (lock, log) = match mode {
             KillMode::DryRun => (None, UndoLog::default()),
             KillMode::Kill => {
                 let lock = NodeLock::acquire(root)?;
@@ -141,111 +118,67 @@ impl Killer {
                 (Some(lock), open_log(&log))
             }
         };
-        let reaper = MreleaseWorker::start(Arc::new(reaped)).map_err(StartError::Thread)?;
+        let mrelease = MreleaseWorker::start(Arc::new(on_mrelease)).map_err(StartError::Thread)?;
         Ok(Self {
-            hand,
+            mode,
             kill_wait,
-            boundary,
-            pacing: RateLimit::new(pacing),
+            scope,
             log: Arc::new(log),
-            members: CgroupProcesses::new(),
-            worker: KillWorker::start(outcomes, reaper).map_err(StartError::Thread)?,
+            processes: CgroupProcesses::new(),
+            worker: KillWorker::start(updates, mrelease).map_err(StartError::Thread)?,
             _lock: lock,
         })
     }
 
-    /// Begins to carry out a decision, or refuses to. For a hard threshold the first signals have
-    /// been sent on return, unless they are many; everything else happens on a thread of its own.
-    pub fn begin(&mut self, target: &KillTarget) -> Result<KillStarted, KillRejection> {
-        let now_ns = now_ns();
-        self.note_ended();
-        match self.pacing.admit(target, now_ns)? {
-            Admission::Begin => {}
-            Admission::Hurry { decision } => {
-                let (grace, growth_limit) = (target.grace, target.growth_limit());
-                if !self.worker.send(Command::Hurry { decision, grace, growth_limit }) {
-                    return Err(broken());
-                }
-                self.pacing.hurried(decision, now_ns);
-                return Ok(KillStarted::Hurried { decision });
-            }
-        }
-        let groups = self.pin(target)?;
-        let is_dry = self.hand == KillMode::DryRun;
-        let log = Arc::clone(&self.log);
-        let mut job = Job::new(target, groups, self.kill_wait, is_dry, log);
-        let processes = self.check(job.groups())?;
-        let mut outcomes = Vec::new();
-        if target.hard && !is_dry && processes <= AT_ONCE {
-            let mut told = Vec::new();
-            job.strike(&mut KillContext {
-                members: &mut self.members,
-                report: &mut |progress| told.push((super::clock::now_ns(), progress)),
-                now_ns,
-            });
-            outcomes.extend(told.into_iter().map(|(at_ns, progress)| KillUpdate {
-                decision: target.decision,
-                pod: Arc::clone(&target.pod),
-                at_ns,
-                progress,
-            }));
-        }
-        if !self.worker.send(Command::Take(Box::new(job), outcomes)) {
-            return Err(broken());
-        }
-        self.pacing.begun(target, now_ns);
-        Ok(KillStarted::Started)
-    }
-
-    /// Whether a decision would be begun now, if it were made; nothing is done.
+    /// Begins to end the processes of a pod. For a hard threshold the first signals have been sent on
+    /// return, unless they are many; everything else happens on a thread of its own. The caller sees to it
+    /// that a pod is begun once.
     ///
     /// # Errors
-    /// Why it would be refused.
-    pub fn would_begin(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
-        self.note_ended();
-        if let Admission::Hurry { decision } = self.pacing.admit(target, now_ns())? {
-            return Err(KillRejection::AlreadyTerminating { decision });
-        }
-        let groups = self.pin(target)?;
-        self.check(&groups).map(drop)
-    }
-
-    /// Pods on their way out.
-    pub fn in_flight(&mut self) -> &[TerminatingPod] {
-        self.note_ended();
-        self.pacing.in_flight()
-    }
-
-    /// The kills that count against the limits of the pace.
-    pub fn kills(&mut self) -> impl Iterator<Item = &CountedKill> {
-        self.note_ended();
-        self.pacing.kills()
-    }
-
-    /// Follows another policy of the pace from now on.
-    pub fn follow(&mut self, pacing: RateLimitPolicy) {
-        self.pacing.follow(pacing);
-    }
-
-    /// Goes on with the pace of an agent before this one. Before all else.
-    pub fn recall(&mut self, kills: Vec<CountedKill>) {
-        self.pacing.recall(kills);
-    }
-
-    fn note_ended(&mut self) {
-        while let Some((decision, at_ns)) = self.worker.next_ended() {
-            self.pacing.ended(decision, at_ns);
-        }
-        if self.pacing.in_flight().is_empty() {
+    /// Why the pod cannot be killed.
+    pub fn begin(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
+        // Each job has the log: nothing is stopped while there is none.
+        if Arc::strong_count(&self.log) == 1 {
             self.log.clear();
         }
+        let groups = self.pin(target)?;
+        let is_dry = self.mode == KillMode::DryRun;
+        let mut job = Job::new(target, groups, self.kill_wait, is_dry, Arc::clone(&self.log));
+        let processes = self.count(job.groups())?;
+        if target.hard && !is_dry && processes <= AT_ONCE {
+            job.send_first_signals(&mut self.processes);
+        }
+        self.send(Command::Begin(Box::new(job)))
+    }
+
+    /// Shortens the grace period of the decision's pod, which was begun before, for a hard threshold.
+    ///
+    /// # Errors
+    /// If the thread that finishes kills has ended.
+    pub fn shorten(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
+        let KillTarget { decision, grace, .. } = *target;
+        self.send(Command::Shorten { decision, grace, growth_limit: target.growth_limit() })
+    }
+
+    /// Whether a pod could be killed now; nothing is done.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn check(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
+        let groups = self.pin(target)?;
+        self.count(&groups).map(drop)
+    }
+
+    fn send(&self, command: Command) -> Result<(), KillRejection> {
+        let what = || "the thread that finishes kills has ended".to_owned();
+        self.worker.send(command).then_some(()).ok_or_else(|| KillRejection::Broken { what: what() })
     }
 
     /// Opens the pod's groups; those that are gone are left out.
     fn pin(&self, target: &KillTarget) -> Result<Vec<PinnedCgroup>, KillRejection> {
         let mut groups = Vec::with_capacity(target.groups.len());
         for dirs in &target.groups {
-            match self.boundary.pin(dirs) {
+            match self.scope.pin(dirs) {
                 Ok(group) => groups.push(group),
                 Err(OutOfScope::Gone) => {}
                 Err(error) => {
@@ -259,15 +192,14 @@ impl Killer {
         }
     }
 
-    /// Looks at who is in the groups before anything is done to them.
-    /// Whether somebody is there who may be killed, and how many are.
-    fn check(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
+    /// How many processes of the groups may be killed.
+    fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
         let mut processes = 0;
         let mut unreachable = 0;
         let mut can_kill_unseen = false;
         for group in groups {
-            self.members.scan(group.deciding.as_fd());
-            if let Some(pid) = self.members.protected() {
+            self.processes.scan(group.deciding.as_fd());
+            if let Some(pid) = self.processes.protected() {
                 let path = group.path.display();
                 let what = match pid {
                     1 => format!("cgroup {path} holds process 1"),
@@ -275,8 +207,8 @@ impl Killer {
                 };
                 return Err(KillRejection::NotAPod { what });
             }
-            processes += self.members.pids().len();
-            unreachable += self.members.unreachable;
+            processes += self.processes.pids().len();
+            unreachable += self.processes.unreachable;
             can_kill_unseen |= group.is_unified;
         }
         match (processes, unreachable) {
@@ -287,22 +219,18 @@ impl Killer {
     }
 }
 
-fn broken() -> KillRejection {
-    KillRejection::Broken { what: "the thread that finishes kills has ended".to_owned() }
-}
-
 fn open_log(path: &std::path::Path) -> UndoLog {
     match UndoLog::open(path) {
         Ok((log, recovered)) => {
             if recovered.released > 0 {
                 let groups = recovered.released;
-                tracing::info!(groups, "let go on what a killed agent had stopped");
+                tracing::info!(groups, "undone what a killed agent had stopped");
             }
             log
         }
         Err(error) => {
             let file = path.display();
-            tracing::warn!(%file, %error, "cannot note what is held; killed at a bad moment, the agent would leave pods stopped");
+            tracing::warn!(%file, %error, "cannot write down what is stopped; killed at a bad moment, the agent would leave pods stopped");
             UndoLog::default()
         }
     }
@@ -317,10 +245,7 @@ mod tests {
     use eviction_core::signal::Resource;
 
     /// A plain folder passes for a node; what its lists say is as true as the test wants it.
-    fn begin(
-        lists: &[(&str, &str)],
-        groups: &[&str],
-    ) -> (Result<KillStarted, KillRejection>, tempfile::TempDir) {
+    fn begin(lists: &[(&str, &str)], groups: &[&str]) -> (Result<(), KillRejection>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("node");
         for (group, text) in lists {
@@ -330,12 +255,12 @@ mod tests {
         let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
         let mut config = KillerConfig::new(KillMode::Kill, dirs(&root));
         config.run_dir = folder.path().join("run");
-        let (sender, _outcomes) = mpsc::channel(8);
+        let (sender, _updates) = mpsc::channel(8);
         let mut executor = Killer::new(config, sender, |_| {}).unwrap();
         let pod = PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() };
         let target = KillTarget {
             decision: 1,
-            at_ns: now_ns(),
+            at_ns: 0,
             pod: Arc::new(pod),
             groups: groups.iter().map(|group| dirs(&root.join(group))).collect(),
             grace: Duration::ZERO,

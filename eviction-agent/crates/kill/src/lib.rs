@@ -1,7 +1,7 @@
-//! What is done: evictions and their outcomes. Never sees `source`.
+//! Changing Linux: ends the processes of pods, and undoes what was changed for that.
 //!
-//! [`Killer::begin`] takes a decision as plain data, [`KillTarget`], and answers at once: begun,
-//! or `KillRejection` with the reason. What comes of it arrives as `KillUpdate`s. Nothing outside the
+//! [`Killer::begin`] takes a decision as plain data, [`KillTarget`], and returns at once: begun, or
+//! `KillRejection` with the reason. What comes of it arrives as `KillUpdate`s. Nothing outside the
 //! node's root cgroup is touched, no process outside the pod's cgroup is signalled, and what is
 //! stopped for a while (forking, running) goes on again, also after the agent was killed.
 
@@ -11,21 +11,17 @@ mod clock;
 mod group;
 mod growth;
 mod job;
-mod kill_context;
 mod kill_worker;
 mod killer;
 mod mrelease;
 mod node_lock;
 mod pod_processes;
-mod rate_limit;
 mod realtime;
 mod scoped_write;
 mod target;
-mod unkillable;
 
 pub use cgroup_scope::OpenError;
-pub use killer::{KillMode, KillStarted, Killer, KillerConfig, StartError};
+pub use killer::{KillMode, Killer, KillerConfig, StartError};
 pub use mrelease::MreleaseResult;
 pub use node_lock::{LockError, LockHolder, NodeLock};
-pub use rate_limit::{Admission, CountedKill, RateLimit, RateLimitPolicy, TerminatingPod};
 pub use target::{CgroupDirs, KillTarget};

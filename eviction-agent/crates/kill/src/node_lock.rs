@@ -112,13 +112,17 @@ impl NodeLock {
     }
 }
 
-/// Finds who holds a lock on the inode in /proc/locks.
+/// Finds who holds a BSD lock on the inode in /proc/locks, which shows the holders of other PID namespaces
+/// with the pid 0.
 fn find_holder(locked: &Stat) -> LockHolder {
-    let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    let (major, minor) = (rustix::fs::major(locked.st_dev), rustix::fs::minor(locked.st_dev));
-    let Some(pid) = parse_holder(&text, major, minor, locked.st_ino) else {
-        return LockHolder::Unseen;
-    };
+    let device = (rustix::fs::major(locked.st_dev), rustix::fs::minor(locked.st_dev));
+    let locks = procfs::locks().unwrap_or_default();
+    let pid = locks.iter().find_map(|lock| {
+        let is_it = matches!(lock.lock_type, procfs::LockType::FLock)
+            && (lock.devmaj, lock.devmin, lock.inode) == (device.0, device.1, locked.st_ino);
+        lock.pid.filter(|pid| is_it && *pid > 0)
+    });
+    let Some(pid) = pid else { return LockHolder::Unseen };
     let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
     let started = stat.as_ref().ok().and_then(|stat| {
         let boot = procfs::boot_time_secs().ok()?;
@@ -128,27 +132,8 @@ fn find_holder(locked: &Stat) -> LockHolder {
     LockHolder::Process { pid, command: stat.ok().map(|stat| stat.comm), started }
 }
 
-/// The pid in a line such as `1: FLOCK  ADVISORY  WRITE 1234 00:1f:1 0 EOF` (fs/locks.c:
-/// lock_get_status): numbers of the device in hexadecimal, pid 0 for one that is not seen here.
-fn parse_holder(locks: &str, major: u32, minor: u32, inode: u64) -> Option<i32> {
-    locks.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        if fields.next()? != "FLOCK" {
-            return None;
-        }
-        let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
-        let mut place = fields.next()?.split(':');
-        let mut hexadecimal = || u32::from_str_radix(place.next()?, 16).ok();
-        let device = (hexadecimal()?, hexadecimal()?);
-        let found: u64 = place.next()?.parse().ok()?;
-        (device == (major, minor) && found == inode).then_some(pid)
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -164,27 +149,5 @@ mod tests {
         NodeLock::acquire(folder.path()).unwrap();
         let missing = NodeLock::acquire(&folder.path().join("missing")).unwrap_err();
         assert!(missing.to_string().starts_with("open "));
-    }
-
-    #[test]
-    fn the_holder_is_found_by_device_and_inode() {
-        let locks = "1: POSIX  ADVISORY  WRITE 11 00:1f:1 0 EOF\n\
-            2: FLOCK  ADVISORY  WRITE 22 00:1f:12 0 EOF\n\
-            2: -> FLOCK  ADVISORY  WRITE 33 00:1f:1 0 EOF\n\
-            3: FLOCK  ADVISORY  WRITE 0 00:1f:1 0 EOF\n\
-            4: FLOCK  ADVISORY  WRITE 44 00:1f:1 0 EOF\n\
-            bad\n5: FLOCK\n6: FLOCK ADVISORY WRITE x 00:1f:1\n";
-        assert_eq!(parse_holder(locks, 0, 0x1f, 1), Some(44));
-        assert_eq!(parse_holder(locks, 0, 0x1f, 12), Some(22));
-        assert_eq!(parse_holder(locks, 0, 31, 2), None);
-        assert_eq!(LockHolder::Unseen.to_string(), "in another PID namespace");
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_survived(text in ".*", tail in "[0-9]: FLOCK .{0,40}") {
-            parse_holder(&text, 0, 0, 1);
-            parse_holder(&tail, 0, 0, 1);
-        }
     }
 }

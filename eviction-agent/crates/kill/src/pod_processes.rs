@@ -5,16 +5,17 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use procfs::process::{Process, StatFlags};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, write};
 use rustix::process::Signal;
 
+use super::cgroup_procs::CgroupProcesses;
 use super::cgroup_scope::PinnedCgroup;
-use super::group::{is_populated, short};
-use super::kill_context::KillContext;
-use super::scoped_write::{ScopedWrite, UndoLog};
-use super::unkillable;
-use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess};
+use super::clock::now_ns;
+use super::group::{file_says, is_populated, short};
+use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
+use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess, UnkillableReason};
 
 /// How long tasks may take to freeze before they are signalled as they are.
 const FREEZE: Duration = Duration::from_millis(50);
@@ -31,8 +32,10 @@ pub(super) struct PodProcesses {
     termed: Vec<u32>,
     /// Sorted.
     killed: Vec<u32>,
-    /// Those of the killed whose memory nobody sees to yet.
+    /// Those of the killed whose memory is not released yet.
     fresh: Vec<u32>,
+    /// What happened since the last call of [`PodProcesses::take_updates`], and when.
+    updates: Vec<(u64, KillProgress)>,
 }
 
 impl PodProcesses {
@@ -45,6 +48,7 @@ impl PodProcesses {
             termed: Vec::new(),
             killed: Vec::new(),
             fresh: Vec::new(),
+            updates: Vec::new(),
         }
     }
 
@@ -62,14 +66,24 @@ impl PodProcesses {
         std::mem::take(&mut self.fresh)
     }
 
+    /// Reports what happened.
+    pub(super) fn report(&mut self, progress: KillProgress) {
+        self.updates.push((now_ns(), progress));
+    }
+
+    /// What happened since the last call, and when.
+    pub(super) fn take_updates(&mut self) -> Vec<(u64, KillProgress)> {
+        std::mem::take(&mut self.updates)
+    }
+
     /// Everybody who is there, sorted, and how many this PID namespace does not show.
-    pub(super) fn everybody(&self, context: &mut KillContext<'_>) -> (Vec<u32>, u32) {
+    pub(super) fn everybody(&self, processes: &mut CgroupProcesses) -> (Vec<u32>, u32) {
         let mut pids = Vec::new();
         let mut unreachable = 0;
         for group in &self.groups {
-            context.members.scan(group.deciding.as_fd());
-            pids.extend_from_slice(context.members.pids());
-            unreachable += context.members.unreachable;
+            processes.scan(group.deciding.as_fd());
+            pids.extend_from_slice(processes.pids());
+            unreachable += processes.unreachable;
         }
         pids.sort_unstable();
         (pids, unreachable)
@@ -78,27 +92,26 @@ impl PodProcesses {
     /// SIGTERM to everybody, exactly once. While nobody can fork or run, nobody is missed; after
     /// that, what a handler of SIGTERM forks is let be. SIGCONT after it, so that stopped processes
     /// can handle it too.
-    pub(super) fn terminate(&mut self, stops_forks: bool, context: &mut KillContext<'_>) -> Signalled {
+    pub(super) fn terminate(&mut self, stops_forks: bool, processes: &mut CgroupProcesses) -> Signalled {
         let mut frozen = Vec::new();
         if stops_forks {
-            self.stop_forks(context);
+            self.stop_forks();
         } else {
-            frozen = self.freeze(context);
+            frozen = self.freeze();
         }
         let mut sum = Signalled::default();
         // The second pass meets those whose fork was under way.
         for _ in 0..2 {
             let before = self.termed.len();
             for group in &self.groups {
-                let members = &mut *context.members;
-                members.scan(group.deciding.as_fd());
+                processes.scan(group.deciding.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];
                 let dir = group.deciding.as_fd();
                 let mut reached = Vec::new();
-                members.signal(dir, &signals, &self.termed, &mut sum, &mut reached);
+                processes.signal(dir, &signals, &self.termed, &mut sum, &mut reached);
                 add(&mut self.termed, &reached);
-                sum.unreachable = sum.unreachable.max(members.unreachable);
-                sum.unreadable_groups = sum.unreadable_groups.max(members.unreadable_groups);
+                sum.unreachable = sum.unreachable.max(processes.unreachable);
+                sum.unreadable_groups = sum.unreadable_groups.max(processes.unreadable_groups);
             }
             if self.termed.len() == before {
                 break;
@@ -109,67 +122,66 @@ impl PodProcesses {
     }
 
     /// SIGKILL to everybody, for the first time.
-    pub(super) fn kill(&mut self, context: &mut KillContext<'_>) -> Signalled {
-        self.stop_forks(context);
-        self.kill_round(context)
+    pub(super) fn kill(&mut self, processes: &mut CgroupProcesses) -> Signalled {
+        self.stop_forks();
+        self.kill_round(processes)
     }
 
     /// SIGKILL to those who are still there. Version 1 keeps frozen tasks from dying, so they are
     /// thawed; and who may still fork does not get to it while the signals are sent.
-    pub(super) fn kill_again(&mut self, context: &mut KillContext<'_>) {
+    pub(super) fn kill_again(&mut self, processes: &mut CgroupProcesses) {
         for group in &self.groups {
             if let Some((dir, _)) = &group.freezer {
-                context.members.scan(dir.as_fd());
-                context.members.thaw(dir.as_fd());
+                processes.scan(dir.as_fd());
+                processes.thaw(dir.as_fd());
             }
         }
-        let frozen = if self.can_fork { self.freeze(context) } else { Vec::new() };
-        self.kill_round(context);
+        let frozen = if self.can_fork { self.freeze() } else { Vec::new() };
+        self.kill_round(processes);
         drop(frozen);
     }
 
-    fn kill_round(&mut self, context: &mut KillContext<'_>) -> Signalled {
+    fn kill_round(&mut self, processes: &mut CgroupProcesses) -> Signalled {
         let mut sum = Signalled::default();
         for group in &self.groups {
             let dir = group.deciding.as_fd();
             let mut at_once = Vec::new();
             if group.is_unified {
                 // Who is on the way out is on no list any more (from 7.2), and has its memory still.
-                context.members.scan(dir);
+                processes.scan(dir);
                 match kill_group(group) {
                     Ok(()) => {
                         sum.whole_group = true;
-                        add(&mut at_once, context.members.pids());
+                        add(&mut at_once, processes.pids());
                     }
                     Err(Errno::NOENT | Errno::NODEV) => {}
                     Err(error) if self.killed.is_empty() => {
                         let path = group.path.display();
                         let what = format!("write {path}/cgroup.kill: {error}");
-                        (context.report)(KillProgress::Trouble { what });
+                        self.updates.push((now_ns(), KillProgress::Trouble { what }));
                     }
                     Err(_) => {}
                 }
             }
-            let members = &mut *context.members;
-            members.scan(dir);
+            processes.scan(dir);
             let mut reached = Vec::new();
-            members.signal(dir, &[Signal::KILL], &at_once, &mut sum, &mut reached);
+            processes.signal(dir, &[Signal::KILL], &at_once, &mut sum, &mut reached);
             sum.sent += u32::try_from(at_once.len()).unwrap_or(u32::MAX);
             reached.append(&mut at_once);
             let killed = &self.killed;
             self.fresh.extend(reached.iter().filter(|pid| killed.binary_search(pid).is_err()));
             add(&mut self.killed, &reached);
-            sum.unreachable += members.unreachable;
-            sum.unreadable_groups += members.unreadable_groups;
+            sum.unreachable += processes.unreachable;
+            sum.unreadable_groups += processes.unreadable_groups;
         }
         sum
     }
 
     /// Whether nobody is left, and with them their memory.
-    pub(super) fn is_gone(&self, context: &mut KillContext<'_>) -> bool {
+    pub(super) fn is_gone(&self, processes: &mut CgroupProcesses) -> bool {
         self.groups.iter().all(|group| {
-            context.members.scan(group.deciding.as_fd());
-            context.members.is_empty() && !group.is_ending()
+            processes.scan(group.deciding.as_fd());
+            processes.is_empty() && !group.is_ending()
         })
     }
 
@@ -179,29 +191,28 @@ impl PodProcesses {
     }
 
     /// Who is left, as [`KillProgress::Left`] has it.
-    pub(super) fn left(&self, context: &mut KillContext<'_>) -> KillProgress {
-        let mut processes: Vec<UnkillableProcess> = Vec::new();
+    pub(super) fn left(&self, processes: &mut CgroupProcesses) -> KillProgress {
+        let mut left: Vec<UnkillableProcess> = Vec::new();
         let mut unreachable = 0;
         let mut unreadable_groups = 0;
         for group in &self.groups {
-            context.members.scan(group.deciding.as_fd());
+            processes.scan(group.deciding.as_fd());
             let killed = &self.killed;
-            let pids = context.members.pids().iter();
-            processes.extend(pids.map(|pid| {
+            left.extend(processes.pids().iter().map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
-                unkillable::look_at(*pid, is_denied, group)
+                unkillable_process(*pid, is_denied, group)
             }));
-            unreachable += context.members.unreachable;
+            unreachable += processes.unreachable;
             // Listed no more, and not gone.
-            unreachable += u32::from(context.members.is_empty() && group.is_ending());
-            unreadable_groups += context.members.unreadable_groups;
+            unreachable += u32::from(processes.is_empty() && group.is_ending());
+            unreadable_groups += processes.unreadable_groups;
         }
-        processes.sort_unstable_by_key(|survivor| survivor.pid);
-        KillProgress::Left { processes, unreachable, unreadable_groups }
+        left.sort_unstable_by_key(|process| process.pid);
+        KillProgress::Left { processes: left, unreachable, unreadable_groups }
     }
 
     /// Nothing in the pod forks from now on, as far as that can be had.
-    pub(super) fn stop_forks(&mut self, context: &mut KillContext<'_>) {
+    pub(super) fn stop_forks(&mut self) {
         if !self.holds.is_empty() {
             return;
         }
@@ -216,7 +227,7 @@ impl PodProcesses {
                 Err(error) => {
                     self.can_fork = true;
                     if !error.is_gone() {
-                        (context.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) });
+                        self.updates.push((now_ns(), trouble(&error)));
                     }
                 }
             }
@@ -229,7 +240,7 @@ impl PodProcesses {
     }
 
     /// Frozen until the holds are dropped.
-    fn freeze(&self, context: &mut KillContext<'_>) -> Vec<ScopedWrite> {
+    fn freeze(&mut self) -> Vec<ScopedWrite> {
         let mut frozen = Vec::new();
         for group in &self.groups {
             let Some((dir, path)) = &group.freezer else {
@@ -238,9 +249,7 @@ impl PodProcesses {
             match ScopedWrite::freeze(dir, path, &self.log) {
                 Ok(hold) => frozen.extend(hold.map(|hold| (hold, dir))),
                 Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    (context.report)(KillProgress::Trouble { what: eviction_core::error::chain(&error) })
-                }
+                Err(error) => self.updates.push((now_ns(), trouble(&error))),
             }
         }
         let pause = Duration::from_millis(1);
@@ -260,6 +269,30 @@ impl PinnedCgroup {
     fn is_ending(&self) -> bool {
         self.is_unified && is_populated(self.deciding.as_fd())
     }
+}
+
+/// Why a process outlives SIGKILL. `is_denied`: no signal could be sent to it.
+fn unkillable_process(pid: u32, is_denied: bool, group: &PinnedCgroup) -> UnkillableProcess {
+    let id = i32::try_from(pid).unwrap_or(i32::MAX);
+    let stat = Process::new(id).and_then(|process| process.stat());
+    let why = match stat {
+        Ok(stat) if stat.flags & StatFlags::PF_KTHREAD.bits() != 0 => UnkillableReason::KernelThread,
+        Ok(_) if is_denied => UnkillableReason::Denied,
+        Ok(stat) if stat.state == 'Z' => UnkillableReason::Zombie,
+        Ok(_) if is_frozen_above(group) => UnkillableReason::Frozen,
+        Ok(stat) if stat.state == 'D' => UnkillableReason::Uninterruptible,
+        Ok(_) | Err(_) => UnkillableReason::Running,
+    };
+    UnkillableProcess { pid, why }
+}
+
+/// Version 1: whether the pod's cgroup is frozen because one above it is.
+fn is_frozen_above(group: &PinnedCgroup) -> bool {
+    group.freezer.as_ref().is_some_and(|(dir, _)| file_says(dir, c"freezer.parent_freezing", b"1"))
+}
+
+fn trouble(error: &ScopedWriteError) -> KillProgress {
+    KillProgress::Trouble { what: eviction_core::error::chain(error) }
 }
 
 /// Adds to a sorted list without repeating.

@@ -38,7 +38,7 @@ impl CgroupDirs {
 pub struct KillTarget {
     /// Number of the decision; outcomes carry it.
     pub decision: u64,
-    /// When it was decided: CLOCK_MONOTONIC in nanoseconds. Too old a decision is refused.
+    /// When it was decided: CLOCK_MONOTONIC in nanoseconds.
     pub at_ns: u64,
     /// Which pod.
     pub pod: Arc<PodName>,

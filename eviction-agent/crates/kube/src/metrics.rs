@@ -6,7 +6,6 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::error::RequestError;
-use crate::events::{EventResult, Reason};
 
 /// Something that is counted or exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +23,9 @@ pub enum MetricEvent {
     Received(&'static str),
     /// So many objects of this resource are known.
     Objects(&'static str, usize),
-    /// So many occurrences came to this.
-    Event(Reason, EventResult, u64),
+    /// So many occurrences of this reason had this result:
+    /// [`EventResult::name`](crate::events::EventResult::name).
+    Event(&'static str, &'static str, u64),
     /// A patch of this kind had this result: one of [`PATCH_RESULTS`](crate::PATCH_RESULTS).
     Patch(&'static str, &'static str),
     /// Whether the node's object differs from the desired state, in what patches of this kind change.

@@ -31,7 +31,7 @@ pub(crate) fn observer(metrics: Arc<Metrics>) -> Observer {
             metrics.kube_watch_objects.get_or_create(&ResourceLabels { resource }).set(objects);
         }
         MetricEvent::Event(reason, result, times) => {
-            let labels = EventLabels { reason: reason.name(), result: result.name() };
+            let labels = EventLabels { reason, result };
             metrics.kube_events.get_or_create(&labels).inc_by(times);
         }
         MetricEvent::Patch(kind, result) => {
@@ -96,7 +96,7 @@ mod tests {
         for result in ["accepted", "conflict", "terminated"] {
             observer.observe(MetricEvent::Patch("taints", result));
         }
-        observer.observe(MetricEvent::Event(Reason::Evicted, EventResult::Created, 2));
+        observer.observe(MetricEvent::Event("Evicted", "created", 2));
         observer.observe(MetricEvent::Watch("pods", WatchEvent::Listed));
         assert_eq!(series(), all);
         let of = |result| metrics.kube_events.get_or_create(&EventLabels { reason: "Evicted", result }).get();

@@ -14,7 +14,6 @@ use eviction_core::node::Node;
 use eviction_core::node_conditions::pressure::{Cause, InitialConditions};
 use eviction_core::progress::KillUpdate;
 use eviction_core::units::GoDuration;
-use eviction_kill::RateLimitPolicy;
 use eviction_kube::events::EventSink;
 use eviction_kube::{
     Access, Clean, Client, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName, NodePatcher,
@@ -96,7 +95,6 @@ impl Cluster {
         &mut self,
         requests: EvictionRequests,
         action: ActionSettings,
-        limits: RateLimitPolicy,
         results: mpsc::Sender<KillUpdate>,
     ) -> Result<EvictionSender, Failure> {
         let EvictionRequests { max_in_flight, timeout, max_age } = requests;
@@ -107,7 +105,7 @@ impl Cluster {
             fresh: time(max_age),
             is_dry: action.is_dry(),
         };
-        let (sender, receiver) = EvictionSender::new(limits)?;
+        let (sender, receiver) = EvictionSender::new()?;
         self.evictions = Some((receiver, config, results));
         Ok(sender)
     }

@@ -11,7 +11,7 @@ use eviction_core::signal::NodeCondition;
 use eviction_core::state::PERSIST_INTERVAL;
 use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
-use eviction_kill::{Admission, CountedKill, KillStarted, KillTarget, RateLimit, RateLimitPolicy};
+use eviction_kill::KillTarget;
 use eviction_kube::{EvictionRequest, NodeStatusUpdate};
 use jiff::SignedDuration;
 
@@ -35,100 +35,56 @@ fn channel<T>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Failure> {
     spsc::channel(capacity).map_err(|error| Failure::because("make a channel to the API server", &error))
 }
 
-/// Sends evictions, within the same rate limits as the killer.
+/// Sends evictions.
 #[derive(Debug)]
 pub(crate) struct EvictionSender {
-    limit: RateLimit,
     requests: Sender<AfterRevision<EvictionRequest>>,
 }
 
 impl EvictionSender {
     /// # Errors
     /// If there can be no channel.
-    pub(super) fn new(
-        policy: RateLimitPolicy,
-    ) -> Result<(Self, Receiver<AfterRevision<EvictionRequest>>), Failure> {
+    pub(super) fn new() -> Result<(Self, Receiver<AfterRevision<EvictionRequest>>), Failure> {
         let (requests, receiver) = channel(EVICTIONS)?;
-        Ok((Self { limit: RateLimit::new(policy), requests }, receiver))
+        Ok((Self { requests }, receiver))
     }
 
-    /// Sends an eviction, if it may be begun. Never waits. It is requested when the node status of the
-    /// number `after_update` is written, and the state of that revision.
+    /// Sends an eviction, or the shorter grace period of one. Never waits. It is requested when the node
+    /// status of the number `after_update` is written, and the state of that revision.
+    ///
+    /// # Errors
+    /// If there is no room.
     pub(crate) fn begin(
         &mut self,
         target: &KillTarget,
         ignores_budget: bool,
         after_update: u64,
         revision: u64,
-        now_ns: u64,
-    ) -> Result<KillStarted, KillRejection> {
-        let admitted = self.limit.admit(target, now_ns)?;
-        let decision = match admitted {
-            Admission::Begin => target.decision,
-            Admission::Hurry { decision } => decision,
-        };
+    ) -> Result<(), KillRejection> {
         let value = EvictionRequest {
             grace_period_seconds: i64::try_from(target.grace.as_secs()).unwrap_or(i64::MAX),
             ignores_budget,
             after_update,
-            ..request(target, decision)
+            ..request(target)
         };
-        if self.requests.send(AfterRevision { value, revision }).is_err() {
-            let in_flight = u32::try_from(self.limit.in_flight().len()).unwrap_or(u32::MAX);
-            return Err(KillRejection::Busy { in_flight });
-        }
-        Ok(match admitted {
-            Admission::Begin => {
-                self.limit.begun(target, now_ns);
-                KillStarted::Started
-            }
-            Admission::Hurry { decision } => {
-                self.limit.hurried(decision, now_ns);
-                KillStarted::Hurried { decision }
-            }
-        })
+        let sent = self.requests.send(AfterRevision { value, revision });
+        sent.map_err(|_| KillRejection::Busy { in_flight: EVICTIONS as u32 })
     }
 
     /// Continues an eviction of a former agent: the result of its request is found out, also where that
     /// agent knew it, since it may not have been published.
-    pub(crate) fn resume(&mut self, target: &KillTarget, now_ns: u64) {
-        self.limit.begun(target, now_ns);
-        let value = EvictionRequest { is_unconfirmed: true, ..request(target, target.decision) };
+    pub(crate) fn resume(&mut self, target: &KillTarget) {
+        let value = EvictionRequest { is_unconfirmed: true, ..request(target) };
         // Without room it is forgotten after a while, as one without a response.
         if self.requests.send(AfterRevision { value, revision: 0 }).is_err() {
             tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
         }
     }
-
-    /// The evictions that count against the rate limits.
-    pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
-        self.limit.kills()
-    }
-
-    /// Follows other rate limits from now on.
-    pub(crate) fn follow(&mut self, policy: RateLimitPolicy) {
-        self.limit.follow(policy);
-    }
-
-    /// Restores what counts against the limits. Before all else.
-    pub(crate) fn restore(&mut self, kills: Vec<CountedKill>) {
-        self.limit.recall(kills);
-    }
-
-    /// Nothing was done: it counts against no limit.
-    pub(crate) fn not_done(&mut self, decision: u64) {
-        self.limit.taken_back(decision);
-    }
-
-    /// The pod is gone, or does not go.
-    pub(crate) fn ended(&mut self, decision: u64, now_ns: u64) {
-        self.limit.ended(decision, now_ns);
-    }
 }
 
-fn request(target: &KillTarget, decision: u64) -> EvictionRequest {
+fn request(target: &KillTarget) -> EvictionRequest {
     EvictionRequest {
-        decision,
+        decision: target.decision,
         at_ns: target.at_ns,
         pod: Arc::clone(&target.pod),
         grace_period_seconds: 0,

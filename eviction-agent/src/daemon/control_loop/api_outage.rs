@@ -4,7 +4,6 @@
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::policy::eviction_settings::WhenApiServerDown;
-use eviction_kill::KillStarted;
 
 use super::ControlLoop;
 use super::evictions::grace_of;
@@ -34,9 +33,7 @@ impl ControlLoop {
         for it in unanswered {
             let Some(target) = self.target_again(&it, grace_of(&it)) else { continue };
             match self.executor.begin(&target) {
-                Ok(KillStarted::Started | KillStarted::Hurried { .. }) => {
-                    self.update(target.decision, ExecutorUpdate::KillStarted);
-                }
+                Ok(()) => self.update(target.decision, ExecutorUpdate::KillStarted),
                 Err(refused) => self.tell_no_stand_in(&it, &refused),
             }
         }

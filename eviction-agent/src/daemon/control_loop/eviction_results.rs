@@ -8,9 +8,10 @@ use eviction_core::policy::eviction_settings::HardMode;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
-use eviction_kill::{KillStarted, KillTarget};
+use eviction_kill::KillTarget;
 
 use super::super::cluster::NodeStatusSender;
+use super::super::rate_limit::Admission;
 use super::ControlLoop;
 use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
@@ -22,39 +23,57 @@ const FORBIDDEN: Duration = Duration::from_secs(10);
 const UNHEARD: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Begins an eviction: by the API server where there is one, else by the kill hand; and
-    /// whether the kill hand acts.
+    /// Begins an eviction, or shortens the grace period of one in flight: by the API server where there is
+    /// one, else by signals. Returns which was done, and whether the processes are being signalled.
     pub(super) fn begin(
         &mut self,
         target: &KillTarget,
         ignores_budget: bool,
-    ) -> Result<(KillStarted, bool), KillRejection> {
+    ) -> Result<(Admission, bool), KillRejection> {
+        let now_ns = mono_ns();
+        let admission = self.rate_limit.admit(target, now_ns)?;
+        let target = match admission {
+            Admission::Begin => target.clone(),
+            Admission::Shorten { decision } => KillTarget { decision, ..target.clone() },
+        };
+        let is_killing = self.execute(&target, ignores_budget)?;
+        match admission {
+            Admission::Begin => self.rate_limit.begun(&target, now_ns),
+            Admission::Shorten { decision } => self.rate_limit.shortened(decision, now_ns),
+        }
+        Ok((admission, is_killing))
+    }
+
+    /// Has an admitted eviction carried out. Returns whether the processes are being signalled.
+    fn execute(&mut self, target: &KillTarget, ignores_budget: bool) -> Result<bool, KillRejection> {
         let unreachable = self.state.reach == ApiReachability::Unreachable;
         // Where the policy is to hold, the engine chooses nobody.
         let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
-            return Ok((self.executor.begin(target)?, true));
+            return self.kill(target).map(|()| true);
         };
         let after_update = self.node.as_ref().map_or(0, NodeStatusSender::number);
         let revision = self.state_sender.next_number();
-        let begun = evictions.begin(target, ignores_budget, after_update, revision, mono_ns())?;
+        evictions.begin(target, ignores_budget, after_update, revision)?;
         let wanted = self.engine.policy().eviction.hard_mode == HardMode::EvictAndKill;
         if !wanted || !target.hard || target.resource != Resource::Memory {
-            return Ok((begun, false));
+            return Ok(false);
         }
-        let decision = match begun {
-            KillStarted::Started => target.decision,
-            KillStarted::Hurried { decision } => decision,
-        };
-        // The kubelet grants the grace period; this hand is here because there is no time for it.
-        let target = KillTarget { decision, grace: Duration::ZERO, ..target.clone() };
-        match self.executor.begin(&target) {
-            Ok(_) => Ok((begun, true)),
+        // The kubelet grants the grace period; the processes are killed because there is no time for it.
+        let target = KillTarget { grace: Duration::ZERO, ..target.clone() };
+        match self.kill(&target) {
+            Ok(()) => Ok(true),
             Err(refused) => {
                 let (namespace, pod) = (&target.pod.namespace, &target.pod.name);
                 tracing::warn!(%namespace, %pod, %refused, help = refused.help(), "evicted, but not killed");
-                Ok((begun, false))
+                Ok(false)
             }
         }
+    }
+
+    /// Signals the processes of a pod, sooner if that was begun for its decision already.
+    fn kill(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
+        let is_killing = self.executing().any(|it| it.decision == Some(target.decision) && it.killing);
+        if is_killing { self.executor.shorten(target) } else { self.executor.begin(target) }
     }
 
     /// Takes note of what the API server answered; true if the engine may look again.
@@ -79,7 +98,6 @@ impl ControlLoop {
         }
         if is_dry {
             self.update(id, ExecutorUpdate::ApiEnded);
-            self.end_pace(id);
             match answered {
                 ApiResult::Throttled { pause } => self.pause_evictions(pause),
                 _ => self.rest(mono_ns()),
@@ -92,7 +110,7 @@ impl ControlLoop {
                 self.update(id, ExecutorUpdate::ApiAccepted);
                 return false;
             }
-            // The hand finds out, however long it takes.
+            // The evictor finds out, however long it takes.
             ApiResult::Unknown { .. } => {
                 self.update(id, ExecutorUpdate::ApiUnconfirmed);
                 return false;
@@ -106,13 +124,10 @@ impl ControlLoop {
                 (Err(NotEvicted::NotAsked), Some(UNHEARD))
             }
         };
-        let over = if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded };
-        self.update(id, over);
-        if result.is_ok() {
-            self.end_pace(id);
-        } else if let Some(evictions) = &mut self.evictions {
-            evictions.not_done(id);
+        if result.is_err() && !it.killing {
+            self.rate_limit.not_done(id);
         }
+        self.update(id, if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded });
         // Its processes are being ended all the same, or are already: the pod is on its way until that is over,
         // and nobody goes in its place.
         let goes_on = result.is_err() && (it.killing || it.reported_gone);
@@ -145,16 +160,9 @@ impl ControlLoop {
         for it in gone {
             let Some(id) = it.decision else { continue };
             self.update(id, ExecutorUpdate::PodGone);
-            self.end_pace(id);
             if !it.reported_gone {
                 self.tell_gone(&it);
             }
-        }
-    }
-
-    fn end_pace(&mut self, decision: u64) {
-        if let Some(evictions) = &mut self.evictions {
-            evictions.ended(decision, mono_ns());
         }
     }
 }

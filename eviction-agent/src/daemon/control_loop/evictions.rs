@@ -10,15 +10,16 @@ use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::{Resource, Signal};
-use eviction_kill::{CgroupDirs, KillStarted, KillTarget};
+use eviction_kill::{CgroupDirs, KillTarget};
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
+use super::super::rate_limit::Admission;
 use super::ControlLoop;
 use crate::telemetry::queue::{EvictionUpdate, Step, TelemetryEvent};
 use eviction_node::clock::mono_ns;
 
-/// Between two tries while the hand is full: as soon as one pod is gone there is room.
+/// Between two tries while too many evictions are in flight: as soon as one pod is gone there is room.
 const FULL_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
@@ -26,7 +27,7 @@ impl ControlLoop {
         let Some(evaluation) = decision.evaluation() else { return };
         let is_killed_in_kernel = self.is_killed_in_kernel(decision);
         for action in &decision.actions {
-            // The executor tells by itself whom it has to hurry.
+            // Whose grace period is to be shortened, the rate limit finds out.
             let (Action::Evict(eviction) | Action::ShortenGrace(eviction)) = action else { continue };
             let Some(target) = self.target(self.state.decisions + 1, decision, eviction, decided_mono_ns)
             else {
@@ -49,12 +50,12 @@ impl ControlLoop {
                 false => self.begin(&target, eviction.ignores_budget),
             };
             match begun {
-                Ok((KillStarted::Started, by_kill)) => {
-                    started.killing = by_kill;
+                Ok((Admission::Begin, killing)) => {
+                    started.killing = killing;
                     self.update(id, ExecutorUpdate::Started(Box::new(started)));
                 }
-                // Outcomes keep the number of the decision by which it is on its way already.
-                Ok((KillStarted::Hurried { decision }, killing)) => {
+                // Updates keep the number of the decision by which it is terminating already.
+                Ok((Admission::Shorten { decision }, killing)) => {
                     let grace_period_seconds = eviction.grace_period_seconds;
                     self.update(decision, ExecutorUpdate::Shortened { grace_period_seconds, killing });
                 }
@@ -70,7 +71,7 @@ impl ControlLoop {
         }
     }
 
-    /// The eviction of a decision as the hand takes it.
+    /// The eviction of a decision as executors take it.
     pub(super) fn target(
         &self,
         id: u64,
@@ -222,6 +223,9 @@ impl ControlLoop {
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
         self.state_sender.note();
         self.tell(Event::Executing { decision, update });
+        if !self.executing().any(|it| it.decision == Some(decision)) {
+            self.rate_limit.ended(decision, mono_ns());
+        }
     }
 
     /// Lets the engine take note of something from which nothing follows at once.
@@ -231,7 +235,7 @@ impl ControlLoop {
         self.engine.recycle(decision);
     }
 
-    /// The same eviction for a hand that takes it up later, with what is left of its grace period.
+    /// The same eviction for an executor that takes it up later, with what is left of its grace period.
     pub(super) fn target_again(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
         Some(KillTarget {
             decision: it.decision?,
@@ -245,10 +249,10 @@ impl ControlLoop {
         })
     }
 
-    /// The kill hand refuses an eviction that the API server may still carry out: no end of it.
+    /// The killer refuses an eviction that the API server may still carry out: no end of it.
     pub(super) fn tell_no_stand_in(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let Some(decision) = it.decision else { return };
-        let progress = KillProgress::Trouble { what: format!("the kill hand does not stand in: {refused}") };
+        let progress = KillProgress::Trouble { what: format!("the pod is not killed instead: {refused}") };
         let pod = Arc::clone(&it.pod);
         self.tell_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
     }

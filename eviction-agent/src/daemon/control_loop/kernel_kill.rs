@@ -15,6 +15,7 @@ use eviction_node::cgroup::sample::Tasks;
 
 use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
 use super::super::memory_notifier::root_id;
+use super::super::rate_limit::Admission;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
@@ -123,7 +124,7 @@ impl ControlLoop {
         )
     }
 
-    /// Asks the engine who would go, and the hand whether it would take him.
+    /// Asks the engine which pod would be evicted, and whether it could be killed.
     fn choose(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
         let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
@@ -136,7 +137,10 @@ impl ControlLoop {
             .ok_or(KernelKillIdle::SeveralCgroups)?;
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
-        self.executor.would_begin(&target).map_err(|_| KernelKillIdle::KillerRefuses)?;
+        let is_admitted = self.rate_limit.admit(&target, mono_ns()) == Ok(Admission::Begin);
+        if !is_admitted || self.executor.check(&target).is_err() {
+            return Err(KernelKillIdle::KillerRefuses);
+        }
         self.kill_orders.choose(verdict, victim_id, node_sample.at);
         Ok(())
     }

@@ -54,6 +54,7 @@ use super::limit_monitor::Limits;
 use super::memory_notifier::{EventBatch, MemoryNotifier, Notification, Trigger};
 use super::oom_counters::OomCounters;
 use super::pod_activity::TaskTotals;
+use super::rate_limit::RateLimit;
 use super::watchdog::Heartbeat;
 use crate::error::Failure;
 use eviction_core::threshold::ThresholdLevels;
@@ -132,6 +133,8 @@ pub(crate) struct ControlLoop {
     pub(crate) kill_orders: KillOrders,
     pub(crate) watermarks: Watermarks,
     pub(crate) executor: Killer,
+    /// Of evictions by any executor.
+    pub(crate) rate_limit: RateLimit,
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<EvictionSender>,
     /// Where the node's own object is kept.

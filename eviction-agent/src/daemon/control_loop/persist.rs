@@ -7,10 +7,9 @@ use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
 use eviction_core::input::{Event, Input};
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::state::PERSIST_INTERVAL;
-use eviction_kill::KillStarted;
 
-use super::super::cluster::{EvictionSender, NodeStatusSender};
-use super::super::state::{LoopState, RateLimitState, RestoredState};
+use super::super::cluster::NodeStatusSender;
+use super::super::state::{LoopState, RestoredState};
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::spsc::Sender;
@@ -59,10 +58,7 @@ impl ControlLoop {
         let kept = LoopState {
             number: states.number + 1,
             engine: self.engine.state(),
-            rate_limits: RateLimitState {
-                by_api: self.evictions.iter().flat_map(EvictionSender::kills).cloned().collect(),
-                by_kill: self.executor.kills().cloned().collect(),
-            },
+            rate_limits: self.rate_limit.kills().cloned().collect(),
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
@@ -80,10 +76,7 @@ impl ControlLoop {
     pub(crate) fn recall(&mut self, recalled: RestoredState) {
         let RestoredState { written, state, names: _ } = recalled;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
-        if let Some(by_api) = &mut self.evictions {
-            by_api.restore(rate_limits.by_api);
-        }
-        self.executor.recall(rate_limits.by_kill);
+        self.rate_limit.restore(rate_limits);
         if let (Some(node), Some(published)) = (&mut self.node, published) {
             node.restore(&published, written);
         }
@@ -126,10 +119,11 @@ impl ControlLoop {
             }
         };
         let Some(target) = self.target_again(it, left) else { return };
+        self.rate_limit.begun(&target, now.mono_ns);
         if it.killing {
             match self.executor.begin(&target) {
-                Ok(KillStarted::Started | KillStarted::Hurried { .. }) => {}
-                // Nobody is left in it: by the kill hand it is over.
+                Ok(()) => {}
+                // Nobody is left in it: for the killer it is over.
                 Err(KillRejection::Empty) => {
                     self.update(target.decision, ExecutorUpdate::KillEnded { gone: true });
                     self.tell_gone(it);
@@ -147,7 +141,7 @@ impl ControlLoop {
             }
         }
         if let (Some(_), Some(evictions)) = (it.api, &mut self.evictions) {
-            evictions.resume(&target, now.mono_ns);
+            evictions.resume(&target);
         }
     }
 

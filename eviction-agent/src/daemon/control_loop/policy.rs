@@ -10,7 +10,7 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
 
-use super::super::executors::rate_limits;
+use super::super::rate_limit::RateLimitPolicy;
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_core::threshold::ThresholdLevels;
@@ -62,10 +62,7 @@ impl ControlLoop {
 
     /// Who waits for whom is another matter now; those under way are so still.
     fn follow_pace(&mut self, rules: &Rules) {
-        self.executor.follow(rate_limits(rules));
-        if let Some(evictions) = &mut self.evictions {
-            evictions.follow(rate_limits(rules));
-        }
+        self.rate_limit.set_policy(RateLimitPolicy::of(rules));
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();

@@ -12,7 +12,7 @@ use eviction_node::clock::{Clock, Instant};
 const KIND: &str = "eviction-agent-state";
 
 /// The version of its form. Another form has another number.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
 /// What a file must agree with to be of use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,14 +119,13 @@ pub(super) fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Do
 
 impl LoopState {
     fn is_of_the_future(&self, now: Instant) -> bool {
-        let counted = self.rate_limits.by_api.iter().chain(&self.rate_limits.by_kill);
         let published = self.published.iter().flatten().flat_map(|it| [it.since, it.hard_at]).flatten();
-        counted.into_iter().any(|kill| kill.at_ns > now.mono_ns)
+        self.rate_limits.iter().any(|kill| kill.at_ns > now.mono_ns)
             || self.engine.times().chain(published).any(|at| at > now.wall)
     }
 
     fn forget_evictions(&mut self) {
-        self.rate_limits = Default::default();
+        self.rate_limits.clear();
         self.engine.in_flight.clear();
         self.engine.counted.clear();
     }

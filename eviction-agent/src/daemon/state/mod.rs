@@ -31,10 +31,10 @@ pub(crate) use open::{PersistedState, open, read_boot_id};
 pub(crate) use restore::{RestoredState, restore};
 pub(crate) use writer::{DurableRevision, StateWriter, keeper};
 
+use super::rate_limit::CountedKill;
 use eviction_core::node_conditions::pressure::PublishedCondition;
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::EngineState;
-use eviction_kill::CountedKill;
 
 /// All that the control loop knows and no sample can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,17 +44,10 @@ pub(crate) struct LoopState {
     #[serde(skip)]
     pub(crate) number: u64,
     pub(crate) engine: EngineState,
-    pub(crate) rate_limits: RateLimitState,
+    /// What counts against the rate limits.
+    pub(crate) rate_limits: Vec<CountedKill>,
     /// The number of the last decision.
     pub(crate) decisions: u64,
     /// The node's conditions as they were published last, by their places.
     pub(crate) published: Option<[PublishedCondition; NodeCondition::COUNT]>,
-}
-
-/// What counts against the rate limits, for each executor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct RateLimitState {
-    pub(crate) by_api: Vec<CountedKill>,
-    pub(crate) by_kill: Vec<CountedKill>,
 }

@@ -77,7 +77,7 @@ impl Series {
     }
 
     fn settle(&mut self, observer: &Observer, result: EventResult) {
-        observer.observe(MetricEvent::Event(self.first.reason, result, self.waiting()));
+        observer.observe(MetricEvent::Event(self.first.reason.name(), result.name(), self.waiting()));
         self.settled = self.count;
         self.tries = 0;
     }
@@ -220,7 +220,11 @@ impl Correlator {
                 let made = u64::from(request.makes).min(settled);
                 for (result, times) in [(EventResult::Created, made), (EventResult::Counted, settled - made)]
                 {
-                    self.observer.observe(MetricEvent::Event(series.first.reason, result, times));
+                    self.observer.observe(MetricEvent::Event(
+                        series.first.reason.name(),
+                        result.name(),
+                        times,
+                    ));
                 }
                 series.exists = true;
                 None
@@ -236,11 +240,19 @@ impl Correlator {
                 return;
             }
             EventResponse::Refused { .. } => {
-                self.observer.observe(MetricEvent::Event(series.first.reason, EventResult::Refused, settled));
+                self.observer.observe(MetricEvent::Event(
+                    series.first.reason.name(),
+                    EventResult::Refused.name(),
+                    settled,
+                ));
                 None
             }
             EventResponse::Forbidden { pause, .. } => {
-                self.observer.observe(MetricEvent::Event(series.first.reason, EventResult::Refused, settled));
+                self.observer.observe(MetricEvent::Event(
+                    series.first.reason.name(),
+                    EventResult::Refused.name(),
+                    settled,
+                ));
                 Some(nanos(*pause))
             }
             EventResponse::Later { pause } => {
@@ -290,7 +302,7 @@ impl Correlator {
     }
 
     fn count(&self, reason: Reason, result: EventResult, times: u64) {
-        self.observer.observe(MetricEvent::Event(reason, result, times));
+        self.observer.observe(MetricEvent::Event(reason.name(), result.name(), times));
     }
 
     fn name(&mut self, of: &Occurrence) -> String {

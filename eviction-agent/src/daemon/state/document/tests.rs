@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::daemon::state::RateLimitState;
+use crate::daemon::rate_limit::CountedKill;
 use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
 use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
@@ -16,7 +16,6 @@ use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::state::EngineState;
 use eviction_core::threshold::MetSince;
 use eviction_core::units::GoDuration;
-use eviction_kill::CountedKill;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -92,7 +91,7 @@ fn state() -> LoopState {
             pdb_refused: vec![PodEventTime { uid: "x".into(), at: at(993) }],
             paused_until: Some(at(1_020)),
         },
-        rate_limits: RateLimitState { by_api: vec![kill(17, 96)], by_kill: vec![kill(16, 90), kill(15, 95)] },
+        rate_limits: vec![kill(16, 90), kill(15, 95), kill(17, 96)],
         decisions: 17,
         published: Some(CONDITIONS.map(|condition| PublishedCondition {
             status: if condition == NodeCondition::PidPressure { Status::True } else { Status::Unknown },
@@ -133,7 +132,7 @@ fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
     value["act"] = json!("evict-dry-run");
     let LoopState { engine, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
     assert!(engine.in_flight.is_empty() && engine.counted.is_empty());
-    assert_eq!(rate_limits, RateLimitState::default());
+    assert_eq!(rate_limits, []);
     assert_eq!((engine.conditions.len(), engine.oom_killed.len(), decisions), (1, 1, 17));
 }
 
@@ -160,7 +159,7 @@ fn what_is_of_no_use_says_why() {
     assert!(with("/boot_id", json!("other")).starts_with("it is of another boot"));
     assert_eq!(with("/cgroup_root", json!("/other")), "it is of another node, n1 below cgroup /other");
     assert_eq!(with("/node", json!(null)), "it is of another node, without a name below cgroup /");
-    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 4");
+    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 5");
     assert_eq!(with("/kind", json!("eviction-agent-else")), "it is something else");
     let later = "1970-01-01T00:16:43.000000001Z";
     for time in [
@@ -174,7 +173,7 @@ fn what_is_of_no_use_says_why() {
         assert_eq!(with(time, json!(later)), "it holds times that are still to come", "{time}");
     }
     let later = json!(103 * SECOND + 1);
-    assert_eq!(with("/state/rateLimits/byKill/0/atNs", later), "it holds times that are still to come");
+    assert_eq!(with("/state/rateLimits/0/atNs", later), "it holds times that are still to come");
     assert!(with("/state/decisions", json!(-1)).starts_with("it is spoiled: "));
     assert!(with("/state/engine/met", json!([{}])).starts_with("it is spoiled: "));
     assert!(with("/state/engine/flights/0/label", json!("magic")).contains("nobody goes for \"magic\""));

@@ -11,7 +11,7 @@ use eviction_core::pod::PodName;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-type Fates = Arc<Mutex<BTreeMap<EventResult, u64>>>;
+type Fates = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
 fn correlator() -> (Correlator, Fates) {
     let fates = Fates::default();
@@ -25,7 +25,7 @@ fn correlator() -> (Correlator, Fates) {
 }
 
 fn result(fates: &Fates, result: EventResult) -> u64 {
-    fates.lock().unwrap().get(&result).copied().unwrap_or(0)
+    fates.lock().unwrap().get(result.name()).copied().unwrap_or(0)
 }
 
 fn waiting(correlator: &Correlator) -> u64 {

@@ -1,4 +1,4 @@
-//! Which hands may be on a node at the same time, and what the dry one does.
+//! Which killers may be on a node at the same time, and what a dry run does.
 
 use std::ffi::OsStr;
 
@@ -9,30 +9,28 @@ use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 
-use crate::rig::{Rig, binary, dirs_of, seat, soft, steps, stubborn, target};
+use crate::rig::{Rig, binary, dirs_of, seat, steps, stubborn, target};
 
 #[test]
-fn the_dry_hand_says_who_and_signals_nobody() {
+fn a_dry_run_says_who_and_signals_nobody() {
     let rig = Rig::new("dry");
     let (pod, container) = rig.pod(1);
     let nested = container.group("nested").unwrap();
     let victims = [stubborn(&seat(&container)), stubborn(&nested)];
-    let mut hand = rig.try_hand(rig.config(KillMode::DryRun)).unwrap();
-    let outcomes = hand.kill(target(&pod));
+    let mut killer = rig.try_killer(rig.config(KillMode::DryRun)).unwrap();
+    let outcomes = killer.kill(target(&pod));
     let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
     assert_eq!(outcomes.len(), 1);
     assert_eq!(outcomes[0].progress, KillProgress::WouldSignal { pids, unreachable: 0 });
     assert_eq!(pod.pids_limit().unwrap(), "max");
     assert!(victims.iter().all(|victim| is_alive(victim.pid())));
-    // It keeps the pace that the acting hand would keep.
-    assert!(hand.begin(soft(&pod, std::time::Duration::ZERO)).is_err());
-    drop(hand);
+    drop(killer);
     rig.subtree.remove().unwrap();
 }
 
 #[test]
-fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
+fn a_second_acting_killer_is_refused_and_told_who_the_first_is() {
     let rig = Rig::new("second");
     let root = dirs_of(rig.subtree.root());
     // Another program that has locked the node's root stands for the first agent.
@@ -41,7 +39,7 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
-    let refused = rig.try_hand(rig.config(KillMode::Kill)).map(|_| ()).unwrap_err();
+    let refused = rig.try_killer(rig.config(KillMode::Kill)).map(|_| ()).unwrap_err();
     assert!(matches!(refused, StartError::Lock(LockError::Held { .. })), "{refused:?}");
     let said = refused.to_string();
     assert!(
@@ -50,19 +48,19 @@ fn a_second_acting_hand_is_refused_and_told_who_the_first_is() {
     );
     assert!(refused.help().unwrap().contains("--action"), "{:?}", refused.help());
 
-    // The dry hand works beside it, and so does one on another node.
+    // The dry killer works beside it, and so does one on another node.
     let (pod, container) = rig.pod(1);
     let victim = stubborn(&container);
-    let mut dry = rig.try_hand(rig.config(KillMode::DryRun)).unwrap();
+    let mut dry = rig.try_killer(rig.config(KillMode::DryRun)).unwrap();
     assert_eq!(steps(&dry.kill(target(&pod))), ["would signal"]);
     let other = Rig::new("another");
-    drop(other.hand());
+    drop(other.killer());
     // The lock ends with the process that has it.
     drop(first);
-    let hand = rig.hand();
-    assert!(rig.try_hand(rig.config(KillMode::Kill)).is_err());
-    drop(hand);
-    drop(rig.hand());
+    let killer = rig.killer();
+    assert!(rig.try_killer(rig.config(KillMode::Kill)).is_err());
+    drop(killer);
+    drop(rig.killer());
     drop((victim, dry));
     rig.subtree.remove().unwrap();
     other.subtree.remove().unwrap();

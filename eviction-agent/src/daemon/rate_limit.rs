@@ -1,5 +1,5 @@
-//! How fast pods may be killed one after the other. Pure: time is an argument.
-#![forbid(unsafe_code)]
+//! How fast pods may be evicted one after the other, by the API server or by signals. Pure: time is an
+//! argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,36 +7,37 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::target::KillTarget;
 use eviction_core::pod::PodName;
+use eviction_core::policy::Rules;
 use eviction_core::progress::KillRejection;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
+use eviction_kill::KillTarget;
 
-/// Bounds on the pace of kills.
+/// The limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RateLimitPolicy {
+pub(crate) struct RateLimitPolicy {
     /// How long the next victim for the same pressure waits for the last one to go. The kubelet
     /// waits as long for a pod's resources to come back (`eviction_manager.go:
     /// podCleanupTimeout`).
-    pub victim_wait: Duration,
-    /// A pod that was killed is let be for so long, so that one that is restarted at once is
-    /// not killed in a loop. A restart within a minute has most often not yet grown again.
-    pub cool_down: Duration,
-    /// Kills of one pod within `pod_window`: one that comes back a fourth time will come back
+    pub(crate) victim_wait: Duration,
+    /// A pod that was evicted is not evicted again for so long, so that one that is restarted at once is
+    /// not evicted in a loop. A restart within a minute has most often not yet grown again.
+    pub(crate) cool_down: Duration,
+    /// Evictions of one pod within `pod_window`: one that comes back a fourth time will come back
     /// always, and needs a person.
-    pub pod_limit: u32,
+    pub(crate) pod_limit: u32,
     /// See `pod_limit`.
-    pub pod_window: Duration,
-    /// Kills on the node within `node_window`. Ten a minute empty a full node of 110 pods in
+    pub(crate) pod_window: Duration,
+    /// Evictions on the node within `node_window`. Ten a minute empty a full node of 110 pods in
     /// eleven minutes: slow enough to be noticed, fast enough for any real shortage.
-    pub node_limit: u32,
+    pub(crate) node_limit: u32,
     /// See `node_limit`.
-    pub node_window: Duration,
-    /// Pods on their way out at the same time, for all pressures.
-    pub in_flight_limit: u32,
+    pub(crate) node_window: Duration,
+    /// Evictions in flight at the same time, for all pressures.
+    pub(crate) in_flight_limit: u32,
     /// A decision older than this is not begun.
-    pub stale_after: Duration,
+    pub(crate) stale_after: Duration,
 }
 
 impl Default for RateLimitPolicy {
@@ -54,108 +55,113 @@ impl Default for RateLimitPolicy {
     }
 }
 
-/// A pod on its way out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TerminatingPod {
-    /// By which decision.
-    pub decision: u64,
-    /// Which pod.
-    pub pod: Arc<PodName>,
-    /// For want of what.
-    pub resource: Resource,
-    /// Whether for a hard threshold.
-    pub hard: bool,
-    /// Since when.
-    pub since_ns: u64,
+impl RateLimitPolicy {
+    /// The limits beside a policy's own. Where evictions are sized, who waits for whom is decided by what
+    /// each of them frees.
+    pub(crate) fn of(rules: &Rules) -> Self {
+        let victim_wait = if rules.are_kubelets() { Self::default().victim_wait } else { Duration::ZERO };
+        Self { victim_wait, ..Self::default() }
+    }
 }
 
-/// A kill that counts against the limits.
+/// An eviction in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InFlight {
+    /// By which decision.
+    decision: u64,
+    /// Which pod.
+    pod: Arc<PodName>,
+    /// For want of what.
+    resource: Resource,
+    /// Whether for a hard threshold.
+    hard: bool,
+    /// Since when.
+    since_ns: u64,
+}
+
+/// An eviction that counts against the limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct CountedKill {
+pub(crate) struct CountedKill {
     /// Of which pod.
-    pub pod: Arc<PodName>,
+    pub(crate) pod: Arc<PodName>,
     /// When it began or, once the pod is gone, when that was.
-    pub at_ns: u64,
+    pub(crate) at_ns: u64,
     /// By which decision.
-    pub decision: u64,
+    pub(crate) decision: u64,
 }
 
 /// What may be done with a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Kill it.
+pub(crate) enum Admission {
+    /// Evict it.
     Begin,
-    /// The pod is on its way out for a soft threshold, and now a hard one is met: hurry.
-    Hurry {
+    /// The pod is terminating for a soft threshold, and now a hard one is met: its grace period is shortened.
+    Shorten {
         /// The decision that it goes by.
         decision: u64,
     },
 }
 
-/// The state of pacing.
+/// Decides whether an eviction may begin. One for all executors.
 #[derive(Clone, Debug)]
-pub struct RateLimit {
+pub(crate) struct RateLimit {
     policy: RateLimitPolicy,
-    flights: Vec<TerminatingPod>,
+    in_flight: Vec<InFlight>,
     /// In order of beginning, none older than both windows and the cool-down.
     kills: VecDeque<CountedKill>,
 }
 
 impl RateLimit {
-    /// Nothing killed so far.
-    pub fn new(policy: RateLimitPolicy) -> Self {
-        let flights = Vec::with_capacity(policy.in_flight_limit as usize);
-        Self { policy, flights, kills: VecDeque::with_capacity(64) }
+    /// Nothing evicted so far.
+    pub(crate) fn new(policy: RateLimitPolicy) -> Self {
+        let in_flight = Vec::with_capacity(policy.in_flight_limit as usize);
+        Self { policy, in_flight, kills: VecDeque::with_capacity(64) }
     }
 
-    /// Pods on their way out, in the order of their beginning.
-    pub fn in_flight(&self) -> &[TerminatingPod] {
-        &self.flights
-    }
-
-    /// The kills that count, in order of beginning.
-    pub fn kills(&self) -> impl Iterator<Item = &CountedKill> {
+    /// The evictions that count, in order of beginning.
+    pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
         self.kills.iter()
     }
 
     /// Follows another policy from now on.
-    pub fn follow(&mut self, policy: RateLimitPolicy) {
+    pub(crate) fn set_policy(&mut self, policy: RateLimitPolicy) {
         self.policy = policy;
     }
 
-    /// Goes on with the kills of an agent before this one. Before all others.
-    pub fn recall(&mut self, kills: Vec<CountedKill>) {
+    /// Counts the evictions of a former agent. Before all others.
+    pub(crate) fn restore(&mut self, kills: Vec<CountedKill>) {
         self.kills.extend(kills);
     }
 
-    /// Whether the target may be killed now. An answer of yes changes nothing yet.
-    pub fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
+    /// Whether the target may be evicted now. Changes nothing yet.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(crate) fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
         let policy = &self.policy;
         let age_ns = now_ns.saturating_sub(target.at_ns);
         if age_ns > nanos(policy.stale_after) {
             return Err(KillRejection::Stale { age_ns });
         }
-        if let Some(flight) = self.flight_of(&target.pod) {
-            let decision = flight.decision;
-            return if target.hard && !flight.hard {
-                Ok(Admission::Hurry { decision })
+        if let Some(it) = self.find(&target.pod) {
+            let decision = it.decision;
+            return if target.hard && !it.hard {
+                Ok(Admission::Shorten { decision })
             } else {
                 Err(KillRejection::AlreadyTerminating { decision })
             };
         }
         // A soft victim with a long grace period must not hold up a hard one.
-        let pending = self
-            .flights
-            .iter()
-            .filter(|flight| flight.resource == target.resource && (flight.hard || !target.hard));
-        for flight in pending {
-            let until_ns = flight.since_ns.saturating_add(nanos(policy.victim_wait));
+        let pending =
+            self.in_flight.iter().filter(|it| it.resource == target.resource && (it.hard || !target.hard));
+        for it in pending {
+            let until_ns = it.since_ns.saturating_add(nanos(policy.victim_wait));
             if now_ns < until_ns {
-                return Err(KillRejection::VictimPending { decision: flight.decision, until_ns });
+                return Err(KillRejection::VictimPending { decision: it.decision, until_ns });
             }
         }
-        let in_flight = u32::try_from(self.flights.len()).unwrap_or(u32::MAX);
+        let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
         if in_flight >= policy.in_flight_limit {
             return Err(KillRejection::Busy { in_flight });
         }
@@ -163,7 +169,7 @@ impl RateLimit {
         Ok(Admission::Begin)
     }
 
-    /// What an agent before this one has begun is no other kill when it goes on.
+    /// An eviction of a former agent that is continued does not count twice.
     fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), KillRejection> {
         let policy = &self.policy;
         let others = || self.kills.iter().filter(|kill| kill.decision != target.decision);
@@ -190,10 +196,10 @@ impl RateLimit {
         Ok(())
     }
 
-    /// The target's kill has begun. It counts from now on.
-    pub fn begun(&mut self, target: &KillTarget, now_ns: u64) {
+    /// The target's eviction has begun, or is continued after a restart. It counts from now on.
+    pub(crate) fn begun(&mut self, target: &KillTarget, now_ns: u64) {
         self.forget(now_ns);
-        self.flights.push(TerminatingPod {
+        self.in_flight.push(InFlight {
             decision: target.decision,
             pod: Arc::clone(&target.pod),
             resource: target.resource,
@@ -209,18 +215,18 @@ impl RateLimit {
     }
 
     /// The pod of `decision` now goes for a hard threshold.
-    pub fn hurried(&mut self, decision: u64, now_ns: u64) {
-        for flight in &mut self.flights {
-            if flight.decision == decision {
-                flight.hard = true;
-                flight.since_ns = now_ns;
+    pub(crate) fn shortened(&mut self, decision: u64, now_ns: u64) {
+        for it in &mut self.in_flight {
+            if it.decision == decision {
+                it.hard = true;
+                it.since_ns = now_ns;
             }
         }
     }
 
-    /// The kill of `decision` has ended, well or not. The cool-down begins now.
-    pub fn ended(&mut self, decision: u64, now_ns: u64) {
-        self.flights.retain(|flight| flight.decision != decision);
+    /// The eviction of `decision` has ended, well or not. The cool-down begins now.
+    pub(crate) fn ended(&mut self, decision: u64, now_ns: u64) {
+        self.in_flight.retain(|it| it.decision != decision);
         for kill in &mut self.kills {
             if kill.decision == decision {
                 kill.at_ns = kill.at_ns.max(now_ns);
@@ -229,14 +235,14 @@ impl RateLimit {
         self.forget(now_ns);
     }
 
-    /// The kill of `decision` was not done, nor anything of it.
-    pub fn taken_back(&mut self, decision: u64) {
-        self.flights.retain(|flight| flight.decision != decision);
+    /// Nothing of the eviction of `decision` was done: it does not count.
+    pub(crate) fn not_done(&mut self, decision: u64) {
+        self.in_flight.retain(|it| it.decision != decision);
         self.kills.retain(|kill| kill.decision != decision);
     }
 
-    fn flight_of(&self, pod: &PodName) -> Option<&TerminatingPod> {
-        self.flights.iter().find(|flight| is_same(&flight.pod, pod))
+    fn find(&self, pod: &PodName) -> Option<&InFlight> {
+        self.in_flight.iter().find(|it| is_same(&it.pod, pod))
     }
 
     fn forget(&mut self, now_ns: u64) {

@@ -26,105 +26,105 @@ fn target(decision: u64, pod_number: u64, hard: bool, at_ns: u64) -> KillTarget 
 }
 
 /// Asks, and begins if allowed.
-fn kill(pacing: &mut RateLimit, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
+fn kill(limiter: &mut RateLimit, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
     let target = KillTarget { at_ns: now_ns, ..target.clone() };
-    let admitted = pacing.admit(&target, now_ns)?;
+    let admitted = limiter.admit(&target, now_ns)?;
     match admitted {
-        Admission::Begin => pacing.begun(&target, now_ns),
-        Admission::Hurry { decision } => pacing.hurried(decision, now_ns),
+        Admission::Begin => limiter.begun(&target, now_ns),
+        Admission::Shorten { decision } => limiter.shortened(decision, now_ns),
     }
     Ok(admitted)
 }
 
 #[test]
 fn the_next_victim_waits_for_the_last_one() {
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut pacing, &target(1, 1, true, 0), 0).unwrap();
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    kill(&mut limiter, &target(1, 1, true, 0), 0).unwrap();
     let second = target(2, 2, true, 0);
     assert_eq!(
-        kill(&mut pacing, &second, 29 * SECOND),
+        kill(&mut limiter, &second, 29 * SECOND),
         Err(KillRejection::VictimPending { decision: 1, until_ns: 30 * SECOND })
     );
     // Another pressure has its own victim.
     let pids = KillTarget { resource: Resource::Pids, ..target(3, 3, true, 0) };
-    kill(&mut pacing, &pids, 29 * SECOND).unwrap();
+    kill(&mut limiter, &pids, 29 * SECOND).unwrap();
     // After 30 s the next one, though the first is still there.
-    kill(&mut pacing, &second, 30 * SECOND).unwrap();
-    assert_eq!(pacing.in_flight().len(), 3);
+    kill(&mut limiter, &second, 30 * SECOND).unwrap();
+    assert_eq!(limiter.in_flight.len(), 3);
     // And at once when it is gone.
     for decision in 1..=3 {
-        pacing.ended(decision, 31 * SECOND);
+        limiter.ended(decision, 31 * SECOND);
     }
-    kill(&mut pacing, &target(4, 4, true, 0), 31 * SECOND).unwrap();
+    kill(&mut limiter, &target(4, 4, true, 0), 31 * SECOND).unwrap();
 }
 
 #[test]
 fn a_soft_victim_never_holds_up_a_hard_one() {
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut pacing, &target(1, 1, false, 0), 0).unwrap();
-    assert!(kill(&mut pacing, &target(2, 2, false, 0), 1).is_err());
-    kill(&mut pacing, &target(3, 3, true, 0), 1).unwrap();
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    kill(&mut limiter, &target(1, 1, false, 0), 0).unwrap();
+    assert!(kill(&mut limiter, &target(2, 2, false, 0), 1).is_err());
+    kill(&mut limiter, &target(3, 3, true, 0), 1).unwrap();
     // The same pod is hurried, once.
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut pacing, &target(1, 1, false, 0), 0).unwrap();
-    assert_eq!(kill(&mut pacing, &target(2, 1, true, 0), 1), Ok(Admission::Hurry { decision: 1 }));
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    kill(&mut limiter, &target(1, 1, false, 0), 0).unwrap();
+    assert_eq!(kill(&mut limiter, &target(2, 1, true, 0), 1), Ok(Admission::Shorten { decision: 1 }));
     assert_eq!(
-        kill(&mut pacing, &target(3, 1, true, 0), 2),
+        kill(&mut limiter, &target(3, 1, true, 0), 2),
         Err(KillRejection::AlreadyTerminating { decision: 1 })
     );
     // Now it is a hard victim and holds up the next hard one.
-    assert!(kill(&mut pacing, &target(4, 2, true, 0), 2).is_err());
+    assert!(kill(&mut limiter, &target(4, 2, true, 0), 2).is_err());
 }
 
 #[test]
 fn a_pod_that_comes_back_is_not_killed_in_a_loop() {
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
     let mut now = 0;
     for decision in 1..=3 {
-        kill(&mut pacing, &target(decision, 1, true, 0), now).unwrap();
-        pacing.ended(decision, now + SECOND);
+        kill(&mut limiter, &target(decision, 1, true, 0), now).unwrap();
+        limiter.ended(decision, now + SECOND);
         // The same name under another uid is the same pod.
         let again = KillTarget {
             pod: Arc::new(PodName { uid: "new".into(), ..(*pod(1)).clone() }),
             ..target(99, 1, true, 0)
         };
         let until_ns = now + 61 * SECOND;
-        assert_eq!(kill(&mut pacing, &again, until_ns - 1), Err(KillRejection::CoolDown { until_ns }));
+        assert_eq!(kill(&mut limiter, &again, until_ns - 1), Err(KillRejection::CoolDown { until_ns }));
         now = until_ns;
     }
     // The first kill ended at 1 s.
     assert_eq!(
-        kill(&mut pacing, &target(4, 1, true, 0), now),
+        kill(&mut limiter, &target(4, 1, true, 0), now),
         Err(KillRejection::PodLimit { kills: 3, until_ns: 601 * SECOND })
     );
-    kill(&mut pacing, &target(5, 2, true, 0), now).unwrap();
-    pacing.ended(5, now);
-    kill(&mut pacing, &target(6, 1, true, 0), 601 * SECOND).unwrap();
+    kill(&mut limiter, &target(5, 2, true, 0), now).unwrap();
+    limiter.ended(5, now);
+    kill(&mut limiter, &target(6, 1, true, 0), 601 * SECOND).unwrap();
 }
 
 #[test]
 fn the_node_has_a_limit() {
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
     for decision in 0..10 {
-        kill(&mut pacing, &target(decision, decision, true, 0), decision).unwrap();
-        pacing.ended(decision, decision);
+        kill(&mut limiter, &target(decision, decision, true, 0), decision).unwrap();
+        limiter.ended(decision, decision);
     }
     let next = target(10, 10, true, 0);
     assert_eq!(
-        kill(&mut pacing, &next, SECOND),
+        kill(&mut limiter, &next, SECOND),
         Err(KillRejection::NodeLimit { kills: 10, until_ns: 60 * SECOND })
     );
-    kill(&mut pacing, &next, 60 * SECOND).unwrap();
+    kill(&mut limiter, &next, 60 * SECOND).unwrap();
 }
 
 #[test]
 fn a_stale_decision_is_not_begun() {
-    let pacing = RateLimit::new(RateLimitPolicy::default());
+    let limiter = RateLimit::new(RateLimitPolicy::default());
     let old = target(1, 1, true, 0);
-    assert!(pacing.admit(&old, 5 * SECOND).is_ok());
-    assert_eq!(pacing.admit(&old, 5 * SECOND + 1), Err(KillRejection::Stale { age_ns: 5 * SECOND + 1 }));
+    assert!(limiter.admit(&old, 5 * SECOND).is_ok());
+    assert_eq!(limiter.admit(&old, 5 * SECOND + 1), Err(KillRejection::Stale { age_ns: 5 * SECOND + 1 }));
     // A clock that seems to go back makes nothing stale.
-    assert!(pacing.admit(&target(1, 1, true, u64::MAX), 0).is_ok());
+    assert!(limiter.admit(&target(1, 1, true, u64::MAX), 0).is_ok());
 }
 
 #[test]
@@ -143,21 +143,21 @@ fn the_pace_goes_on_after_a_restart() {
             former.ended(decision, decision);
         }
     }
-    let mut pacing = RateLimit::new(RateLimitPolicy::default());
-    pacing.recall(former.kills().cloned().collect());
+    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    limiter.restore(former.kills().cloned().collect());
     // The last one is still under way: it goes on, and is no other kill.
-    kill(&mut pacing, &target(10, 10, true, 0), SECOND).unwrap();
-    pacing.ended(10, 2 * SECOND);
+    kill(&mut limiter, &target(10, 10, true, 0), SECOND).unwrap();
+    limiter.ended(10, 2 * SECOND);
     let until_ns = 62 * SECOND;
     assert_eq!(
-        kill(&mut pacing, &target(11, 10, true, 0), 3 * SECOND),
+        kill(&mut limiter, &target(11, 10, true, 0), 3 * SECOND),
         Err(KillRejection::CoolDown { until_ns })
     );
     assert!(matches!(
-        kill(&mut pacing, &target(11, 11, true, 0), 3 * SECOND),
+        kill(&mut limiter, &target(11, 11, true, 0), 3 * SECOND),
         Err(KillRejection::NodeLimit { kills: 10, .. })
     ));
-    assert_eq!(pacing.kills().count(), 10);
+    assert_eq!(limiter.kills().count(), 10);
 }
 
 proptest! {
@@ -166,27 +166,27 @@ proptest! {
     #[test]
     fn limits_hold(asks in prop::collection::vec((0_u64..6, any::<bool>(), 0_u64..40, any::<bool>()), 1..200)) {
         let policy = RateLimitPolicy::default();
-        let mut pacing = RateLimit::new(policy.clone());
+        let mut limiter = RateLimit::new(policy.clone());
         let mut begun: Vec<(u64, u64)> = Vec::new();
         let mut now = 0;
         for (decision, (pod_number, hard, pause, ends)) in (0_u64..).zip(asks) {
             now += pause * SECOND;
-            match kill(&mut pacing, &target(decision, pod_number, hard, 0), now) {
+            match kill(&mut limiter, &target(decision, pod_number, hard, 0), now) {
                 Ok(Admission::Begin) => {
                     let last = begun.iter().filter(|(_, pod)| *pod == pod_number).map(|(at, _)| *at).max();
                     prop_assert!(last.is_none_or(|last| now - last >= nanos(policy.cool_down)));
                     begun.push((now, pod_number));
                     if ends {
-                        pacing.ended(decision, now);
+                        limiter.ended(decision, now);
                     }
                 }
-                Ok(Admission::Hurry { decision: flying }) => {
-                    prop_assert!(pacing.in_flight().iter().any(|flight| flight.decision == flying && flight.hard));
+                Ok(Admission::Shorten { decision: shortened }) => {
+                    prop_assert!(limiter.in_flight.iter().any(|it| it.decision == shortened && it.hard));
                 }
                 Err(KillRejection::CoolDown { until_ns } | KillRejection::PodLimit { until_ns, .. } | KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. }) => {
                     prop_assert!(until_ns > now);
-                    let before = pacing.clone().admit(&target(decision, pod_number, hard, now), now);
-                    let then = pacing.admit(&target(decision, pod_number, hard, until_ns), until_ns);
+                    let before = limiter.clone().admit(&target(decision, pod_number, hard, now), now);
+                    let then = limiter.admit(&target(decision, pod_number, hard, until_ns), until_ns);
                     prop_assert_ne!(before.unwrap_err(), then.err().unwrap_or(KillRejection::Empty));
                 }
                 Err(refused) => {
