@@ -21,7 +21,6 @@ use eviction_node::cgroup::files::{
 };
 use eviction_node::cgroup::hierarchy::parse_mounts;
 use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
-use eviction_node::proc::capabilities::parse_effective;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::process::parse_procs;
@@ -114,10 +113,6 @@ pub fn proc_files(input: &[u8]) -> bool {
         }),
         3 => parse_oom_kills(text).is_ok_and(|_| {
             assert!(has(text, "oom_kill "));
-            true
-        }),
-        4 => parse_effective(text).is_ok_and(|_| {
-            assert!(has(text, "CapEff:"));
             true
         }),
         6 => parse_kept_free(text).is_ok_and(|_| {

@@ -158,7 +158,7 @@ fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> Stri
             (false, true) => "no, required",
             (false, false) => "no",
         };
-        [fact.subject.name().to_owned(), usable.to_owned(), fact.found.clone()]
+        [fact.name.to_owned(), usable.to_owned(), fact.found.clone()]
     });
     text.push_str(&format!("\n{}", table(["CAPABILITY", "USABLE", "FOUND"], facts, columns)));
     if let Some(configured) = configuration {
@@ -193,7 +193,7 @@ fn complaints(findings: &Findings, has_help: bool) -> String {
     let columns = columns();
     let errors = problems.iter().map(|problem| wrap(&format!("error: {problem}"), columns));
     let unusable = facts.iter().filter(|fact| has_help && !fact.usable);
-    let helps = unusable.filter_map(|fact| Some(format!("help: {}: {}", fact.subject.name(), fact.help?)));
+    let helps = unusable.filter_map(|fact| Some(format!("help: {}: {}", fact.name, fact.help?)));
     errors.chain(helps.map(|help| wrap(&help, columns))).collect()
 }
 

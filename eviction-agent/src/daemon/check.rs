@@ -112,7 +112,7 @@ pub fn check(
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });
     let required = facts.iter().filter(|fact| fact.required && !fact.usable);
-    problems.extend(required.map(|fact| format!("{}: {}", fact.subject.name(), fact.found)));
+    problems.extend(required.map(|fact| format!("{}: {}", fact.name, fact.found)));
     let sources = {
         let _inside = runtime.enter();
         sources(selection, file_systems.hooked_types(), root.as_ref(), figures)

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use eviction_bpf::preflight::{FactSubject, probe};
+use eviction_bpf::preflight::probe;
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::Hierarchies;
 use eviction_node::cgroup::node_root::{NodeRoot, RootError};
@@ -80,26 +80,26 @@ fn the_probe_tells_what_is_there() {
     let node = Node::unpack(V2);
     let hierarchies = node.hierarchies();
     let facts = probe(&node.host(), &hierarchies, Some(&node.root("/")));
-    let fact = |subject: FactSubject| facts.iter().find(|fact| fact.subject == subject).unwrap();
+    let fact = |subject: &str| facts.iter().find(|fact| fact.subject == subject).unwrap();
     for subject in [
-        FactSubject::MemoryController,
-        FactSubject::PidsController,
-        FactSubject::Freezer,
-        FactSubject::CgroupKill,
-        FactSubject::Pressure,
-        FactSubject::Meminfo,
-        FactSubject::Tasks,
-        FactSubject::Capabilities,
+        "memory-controller",
+        "pids-controller",
+        "freezer",
+        "cgroup-kill",
+        "pressure",
+        "meminfo",
+        "tasks",
+        "capabilities",
     ] {
         assert!(fact(subject).usable, "{:?}", fact(subject));
     }
-    assert!(fact(FactSubject::MemoryController).required && fact(FactSubject::Meminfo).required);
-    assert!(!fact(FactSubject::UsageThreshold).usable);
-    assert!(fact(FactSubject::UsageThreshold).found.contains("version 2"));
-    let namespace = fact(FactSubject::CgroupNamespace);
+    assert!(fact("memory-controller").required && fact("meminfo").required);
+    assert!(!fact("usage-threshold").usable);
+    assert!(fact("usage-threshold").found.contains("version 2"));
+    let namespace = fact("cgroup-namespace");
     assert!(!namespace.usable && namespace.help.unwrap().contains("hostPath"));
-    assert_eq!(fact(FactSubject::Tasks).found, "412 of 63278");
-    assert!(facts.iter().all(|fact| !fact.found.is_empty() && !fact.subject.name().is_empty()));
+    assert_eq!(fact("tasks").found, "412 of 63278");
+    assert!(facts.iter().all(|fact| !fact.found.is_empty() && !fact.name.is_empty()));
 }
 
 #[test]
@@ -109,17 +109,17 @@ fn the_probe_says_what_is_missing() {
     std::fs::remove_file(node.path("proc/meminfo")).unwrap();
     node.write("proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t0\t1\t0\n");
     let facts = probe(&node.host(), &Hierarchies::default(), None);
-    let found = |subject: FactSubject| {
+    let found = |subject: &str| {
         let fact = facts.iter().find(|fact| fact.subject == subject).unwrap();
         assert!(!fact.usable, "{fact:?}");
         (fact.found.as_str(), fact.required)
     };
-    assert_eq!(found(FactSubject::MemoryController), ("switched off at boot", true));
-    assert_eq!(found(FactSubject::Pressure), ("the kernel was built without it", false));
-    assert!(found(FactSubject::Meminfo).0.ends_with("No such file or directory (os error 2)"));
-    assert!(found(FactSubject::Meminfo).1);
-    found(FactSubject::PidsController);
-    found(FactSubject::CgroupKill);
+    assert_eq!(found("memory-controller"), ("switched off at boot", true));
+    assert_eq!(found("pressure"), ("the kernel was built without it", false));
+    assert!(found("meminfo").0.ends_with("No such file or directory (os error 2)"));
+    assert!(found("meminfo").1);
+    found("pids-controller");
+    found("cgroup-kill");
     // Mounted, but nothing can be written.
     let v1 = Node::unpack(V1);
     let mounts = std::fs::read_to_string(v1.path("proc/self/mountinfo")).unwrap();
@@ -128,6 +128,6 @@ fn the_probe_says_what_is_missing() {
         mounts.replace(" rw,relatime - cgroup cgroup", " ro,relatime - cgroup cgroup"),
     );
     let facts = probe(&v1.host(), &v1.hierarchies(), Some(&v1.root("/")));
-    let freezer = facts.iter().find(|fact| fact.subject == FactSubject::Freezer).unwrap();
+    let freezer = facts.iter().find(|fact| fact.subject == "freezer").unwrap();
     assert!(!freezer.usable && freezer.help.unwrap().contains("writable"));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_bpf::preflight::{FactSubject, probe};
+use eviction_bpf::preflight::probe;
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -58,13 +58,11 @@ fn this_machine_is_probed() {
     assert!(root.whole_machine && !root.partial, "{root:?}");
     let facts = probe(&host, &hierarchies, Some(&root));
     for fact in &facts {
-        println!("{}: {} ({})", fact.subject.name(), fact.found, fact.usable);
+        println!("{}: {} ({})", fact.name, fact.found, fact.usable);
         assert!(fact.usable || !fact.required, "{fact:?}");
     }
     let usable = |subject| facts.iter().any(|fact| fact.subject == subject && fact.usable);
-    assert!(
-        usable(FactSubject::MemoryController) && usable(FactSubject::Meminfo) && usable(FactSubject::Tasks)
-    );
+    assert!(usable("memory-controller") && usable("meminfo") && usable("tasks"));
 }
 
 #[test]

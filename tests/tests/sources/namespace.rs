@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use eviction_bpf::preflight::{FactSubject, probe};
+use eviction_bpf::preflight::probe;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::{NodeRoot, RootError};
 use eviction_node::cgroup::pods::Pods;
@@ -79,7 +79,7 @@ fn in_namespace(own: &Path, node: &Path) -> std::io::Result<()> {
     let hidden = root.require_visible(&pods(&root)).unwrap_err();
     assert_eq!(hidden, RootError::HidesTheTree { mount: at.to_owned() });
     let facts = probe(&host, &seen, Some(&root));
-    let namespace = facts.iter().find(|fact| fact.subject == FactSubject::CgroupNamespace).unwrap();
+    let namespace = facts.iter().find(|fact| fact.subject == "cgroup-namespace").unwrap();
     assert!(namespace.found.starts_with("a private one") && !namespace.usable, "{namespace:?}");
 
     // A kubelet inside the same namespace, as in a node that is a container: its pods are seen.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported};
 use eviction_common::{ABSENT, Offsets};
-use eviction_node::proc::capabilities::{Capabilities, read_effective};
+use rustix::thread::CapabilitySet;
 
 use super::{
     attach_methods::{ATTACH_METHODS, HookPoint},
@@ -22,7 +22,7 @@ pub struct KernelFacts {
     /// What the kernel says of its types, or why it says nothing.
     pub btf: Result<BtfFacts, String>,
     /// What this process may do.
-    pub capabilities: Capabilities,
+    pub capabilities: CapabilitySet,
     /// How far the kernel is locked down.
     pub lockdown: Lockdown,
     /// Number of the memory controller's hierarchy (0 is cgroup v2), or why there is none.
@@ -41,9 +41,9 @@ pub struct BtfFacts {
 }
 
 /// Those capabilities that are lacking for tracing programs. CAP_SYS_ADMIN stands for both.
-pub(super) fn lacking(held: Capabilities) -> Option<&'static str> {
-    let has = |name| held.has("SYS_ADMIN") || held.has(name);
-    match (has("BPF"), has("PERFMON")) {
+pub(super) fn lacking(held: CapabilitySet) -> Option<&'static str> {
+    let has = |capability| held.intersects(CapabilitySet::SYS_ADMIN | capability);
+    match (has(CapabilitySet::BPF), has(CapabilitySet::PERFMON)) {
         (true, true) => None,
         (false, false) => Some("CAP_BPF and CAP_PERFMON"),
         (false, true) => Some("CAP_BPF"),
@@ -134,11 +134,16 @@ impl Lockdown {
     }
 }
 
+/// The effective capabilities of this thread; none if they cannot be read.
+pub(super) fn effective_capabilities() -> CapabilitySet {
+    rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
+}
+
 /// Looks at this machine.
 pub fn facts() -> KernelFacts {
     KernelFacts {
         btf: read_btf(Path::new(BTF_FILE)),
-        capabilities: read_effective(Path::new("/proc")).known().unwrap_or_default(),
+        capabilities: effective_capabilities(),
         lockdown: Lockdown::read(),
         hierarchy: read_hierarchy(),
     }
@@ -202,12 +207,12 @@ mod tests {
 
     #[test]
     fn lacking_capabilities_are_named() {
-        let lacking = |held: &[&'static str]| lacking(held.iter().copied().collect());
-        assert_eq!(lacking(&[]), Some("CAP_BPF and CAP_PERFMON"));
-        assert_eq!(lacking(&["BPF"]), Some("CAP_PERFMON"));
-        assert_eq!(lacking(&["PERFMON"]), Some("CAP_BPF"));
-        assert_eq!(lacking(&["BPF", "PERFMON"]), None);
-        assert_eq!(lacking(&["SYS_ADMIN"]), None);
+        let (bpf, perfmon) = (CapabilitySet::BPF, CapabilitySet::PERFMON);
+        assert_eq!(lacking(CapabilitySet::empty()), Some("CAP_BPF and CAP_PERFMON"));
+        assert_eq!(lacking(bpf), Some("CAP_PERFMON"));
+        assert_eq!(lacking(perfmon), Some("CAP_BPF"));
+        assert_eq!(lacking(bpf | perfmon), None);
+        assert_eq!(lacking(CapabilitySet::SYS_ADMIN), None);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use eviction_common::{Offsets, STILL_PAGES};
 
+use rustix::thread::CapabilitySet;
+
 use super::*;
 use crate::{
     attach_methods::Granularity,
@@ -59,7 +61,7 @@ fn rich() -> KernelFacts {
     };
     KernelFacts {
         btf: Ok(BtfFacts { resolved, tracepoints, functions }),
-        capabilities: ["BPF", "PERFMON"].into_iter().collect(),
+        capabilities: CapabilitySet::BPF | CapabilitySet::PERFMON,
         lockdown: Lockdown::Integrity,
         hierarchy: Ok(4),
     }
@@ -225,9 +227,9 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
-    all(&|facts| facts.capabilities = Default::default(), "no CAP_BPF and CAP_PERFMON");
-    all(&|facts| facts.capabilities = ["BPF"].into_iter().collect(), "no CAP_PERFMON");
-    all(&|facts| facts.capabilities = ["PERFMON"].into_iter().collect(), "no CAP_BPF");
+    all(&|facts| facts.capabilities = CapabilitySet::empty(), "no CAP_BPF and CAP_PERFMON");
+    all(&|facts| facts.capabilities = CapabilitySet::BPF, "no CAP_PERFMON");
+    all(&|facts| facts.capabilities = CapabilitySet::PERFMON, "no CAP_BPF");
     all(&|facts| facts.btf = Err("read vmlinux: no such file".into()), "read vmlinux: no such file");
     all(
         &|facts| facts.hierarchy = Err("the memory controller is off".into()),

@@ -3,17 +3,18 @@
 
 use std::path::Path;
 
-use super::{Fact, FactSubject, fact};
+use rustix::thread::CapabilitySet;
+
+use super::{Fact, fact};
 use crate::capabilities::Lockdown;
 use eviction_core::reading::UnknownReason;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::file::{InWords, read_once};
-use eviction_node::proc::capabilities::Capabilities;
 
 const ENOENT: i32 = 2;
 
 /// The kernel's facts. `held` is what this process may do.
-pub(super) fn facts(host: &Host, held: Option<Capabilities>) -> [Fact; 4] {
+pub(super) fn facts(host: &Host, held: CapabilitySet) -> [Fact; 4] {
     let below = |path: &str| host.root.join(path);
     [
         lockdown(Lockdown::read()),
@@ -35,26 +36,23 @@ fn lockdown(lockdown: Lockdown) -> Fact {
         )),
         Lockdown::Unknown => Ok("unknown: securityfs is not mounted, or the kernel has none".to_owned()),
     };
-    fact(FactSubject::Lockdown, found)
+    fact("lockdown", "lockdown", found)
 }
 
 /// `kernel.unprivileged_bpf_disabled` is of no concern to who has CAP_BPF; even 0 allows no tracing.
-fn unprivileged(proc: &Path, held: Option<Capabilities>) -> Fact {
+fn unprivileged(proc: &Path, held: CapabilitySet) -> Fact {
     let path = proc.join("sys/kernel/unprivileged_bpf_disabled");
     let value = match read_once(&path, 64) {
         Ok(text) => String::from_utf8_lossy(&text).trim().to_owned(),
         Err(UnknownReason::Unreadable(ENOENT)) => {
             let help = Some("use a kernel with CONFIG_BPF_SYSCALL=y");
-            return fact(FactSubject::BpfSyscall, Err(("the kernel was built without BPF".to_owned(), help)));
+            return fact("bpf-syscall", "BPF", Err(("the kernel was built without BPF".to_owned(), help)));
         }
         Err(why) => {
-            return fact(
-                FactSubject::BpfSyscall,
-                Err((format!("{}: {}", path.display(), InWords(why)), None)),
-            );
+            return fact("bpf-syscall", "BPF", Err((format!("{}: {}", path.display(), InWords(why)), None)));
         }
     };
-    let may = held.is_some_and(|held| held.has("BPF") || held.has("SYS_ADMIN"));
+    let may = held.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
     let found = match (may, value.as_str()) {
         (true, _) => Ok(format!("this process may use it (unprivileged_bpf_disabled is {value})")),
         (false, "0") => Err((
@@ -66,7 +64,7 @@ fn unprivileged(proc: &Path, held: Option<Capabilities>) -> Fact {
             Err((format!("CAP_BPF is missing, and unprivileged_bpf_disabled is {value}"), None))
         }
     };
-    fact(FactSubject::BpfSyscall, found)
+    fact("bpf-syscall", "BPF", found)
 }
 
 fn btf(path: &Path) -> Fact {
@@ -77,7 +75,7 @@ fn btf(path: &Path) -> Fact {
             Some("use a kernel with CONFIG_DEBUG_INFO_BTF=y, and mount the host's /sys"),
         )),
     };
-    fact(FactSubject::Btf, found)
+    fact("btf", "BTF", found)
 }
 
 fn tracefs(events: &Path) -> Fact {
@@ -87,13 +85,12 @@ fn tracefs(events: &Path) -> Fact {
             Err((format!("{}: {error}: nothing that is used here needs it", events.display()), None))
         }
     };
-    fact(FactSubject::Tracefs, found)
+    fact("tracefs", "tracefs", found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_node::proc::capabilities::parse_effective;
 
     #[test]
     fn lockdown_is_told_and_confidentiality_is_a_want() {
@@ -106,7 +103,7 @@ mod tests {
     fn a_machine_that_lacks_everything_is_told_with_reasons() {
         let empty = tempfile::tempdir().unwrap();
         let host = Host { proc: empty.path().join("proc"), root: empty.path().to_owned() };
-        let [_, bpf, btf, tracefs] = facts(&host, None);
+        let [_, bpf, btf, tracefs] = facts(&host, CapabilitySet::empty());
         assert_eq!(bpf.found, "the kernel was built without BPF");
         assert!(!btf.usable && btf.found.contains("sys/kernel/btf/vmlinux") && btf.help.is_some());
         assert!(!tracefs.usable && tracefs.found.contains("No such file"), "{tracefs:?}");
@@ -116,16 +113,15 @@ mod tests {
     fn without_the_capability_the_switch_is_named() {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
-        let told = |value: &str, mask: u64| {
+        let told = |value: &str, held: CapabilitySet| {
             std::fs::write(proc.path().join("sys/kernel/unprivileged_bpf_disabled"), value).unwrap();
-            let held = parse_effective(format!("CapEff:\t{mask:016x}\n").as_bytes()).unwrap();
-            unprivileged(proc.path(), Some(held))
+            unprivileged(proc.path(), held)
         };
-        assert!(told("2\n", 1 << 39).usable);
-        assert!(told("1\n", 1 << 21).usable);
-        let fact = told("1\n", 0);
+        assert!(told("2\n", CapabilitySet::BPF).usable);
+        assert!(told("1\n", CapabilitySet::SYS_ADMIN).usable);
+        let fact = told("1\n", CapabilitySet::empty());
         assert!(!fact.usable);
         assert_eq!(fact.found, "CAP_BPF is missing, and unprivileged_bpf_disabled is 1");
-        assert!(told("0\n", 0).found.contains("no tracing"));
+        assert!(told("0\n", CapabilitySet::empty()).found.contains("no tracing"));
     }
 }

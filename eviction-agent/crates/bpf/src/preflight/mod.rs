@@ -1,113 +1,33 @@
 //! What this machine offers to the sources, found out by trying: facts for `check`.
 #![forbid(unsafe_code)]
 
-pub mod privileges;
-
 mod kernel;
+mod privileges;
 
 use std::path::Path;
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
+use crate::capabilities::effective_capabilities;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::file::{InWords, read_once};
 use eviction_node::notify::memcg_v1;
-use eviction_node::proc::capabilities::read_effective;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
 
-/// What a fact is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FactSubject {
-    /// The memory controller.
-    MemoryController,
-    /// The pids controller.
-    PidsController,
-    /// Stopping a group: the freezer, or `cgroup.freeze`.
-    Freezer,
-    /// `cgroup.kill`.
-    CgroupKill,
-    /// Thresholds on the usage of a version 1 group.
-    UsageThreshold,
-    /// Pressure stall information.
-    Pressure,
-    /// `/proc/meminfo`.
-    Meminfo,
-    /// Count and capacity of tasks.
-    Tasks,
-    /// The cgroup namespace, and whether the whole tree is seen.
-    CgroupNamespace,
-    /// How many files may be open.
-    Descriptors,
-    /// Whether BPF may be used at all.
-    BpfSyscall,
-    /// The types of the kernel's own structures.
-    Btf,
-    /// How far the kernel is locked down (kernel_lockdown(7)).
-    Lockdown,
-    /// Where the kernel shows its tracepoints.
-    Tracefs,
-    /// The capabilities of this process.
-    Capabilities,
-    /// CAP_BPF.
-    CapBpf,
-    /// CAP_PERFMON.
-    CapPerfmon,
-    /// CAP_SYS_RESOURCE.
-    CapSysResource,
-    /// CAP_SYS_NICE.
-    CapSysNice,
-    /// CAP_IPC_LOCK.
-    CapIpcLock,
-    /// CAP_KILL.
-    CapKill,
-    /// CAP_DAC_READ_SEARCH.
-    CapDacReadSearch,
-    /// CAP_DAC_OVERRIDE.
-    CapDacOverride,
-}
-
-impl FactSubject {
-    /// How it is called in what people read.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MemoryController => "memory controller",
-            Self::PidsController => "pids controller",
-            Self::Freezer => "freezer",
-            Self::CgroupKill => "cgroup.kill",
-            Self::UsageThreshold => "usage threshold",
-            Self::Pressure => "pressure stall information",
-            Self::Meminfo => "meminfo",
-            Self::Tasks => "tasks",
-            Self::CgroupNamespace => "cgroup namespace",
-            Self::Descriptors => "open files",
-            Self::BpfSyscall => "BPF",
-            Self::Btf => "BTF",
-            Self::Lockdown => "lockdown",
-            Self::Tracefs => "tracefs",
-            Self::Capabilities => "capabilities",
-            Self::CapBpf => "CAP_BPF",
-            Self::CapPerfmon => "CAP_PERFMON",
-            Self::CapSysResource => "CAP_SYS_RESOURCE",
-            Self::CapSysNice => "CAP_SYS_NICE",
-            Self::CapIpcLock => "CAP_IPC_LOCK",
-            Self::CapKill => "CAP_KILL",
-            Self::CapDacReadSearch => "CAP_DAC_READ_SEARCH",
-            Self::CapDacOverride => "CAP_DAC_OVERRIDE",
-        }
-    }
-}
-
 /// Something that this machine has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// What it is about.
-    pub subject: FactSubject,
+    /// What it is about, in JSON.
+    pub subject: &'static str,
+    /// The same in tables and messages.
+    #[serde(skip)]
+    pub name: &'static str,
     /// Whether it can be used.
     pub usable: bool,
     /// Whether the agent cannot work without.
@@ -122,7 +42,7 @@ pub struct Fact {
 ///
 /// Tries a threshold on usage, which blocks for some milliseconds.
 pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) -> Vec<Fact> {
-    let held = read_effective(&host.proc).known();
+    let held = effective_capabilities();
     let is_root = rustix::process::geteuid().is_root();
     let mut facts = vec![
         memory_controller(host, hierarchies.memory.as_ref()),
@@ -137,16 +57,21 @@ pub fn probe(host: &Host, hierarchies: &Hierarchies, root: Option<&NodeRoot>) ->
         descriptors(),
     ];
     facts.extend(kernel::facts(host, held));
-    facts.push(capabilities(host));
-    facts.extend(held.into_iter().flat_map(|held| privileges::facts(held, is_root)));
+    facts.push(capabilities(held));
+    facts.extend(privileges::facts(held, is_root));
     facts
 }
 
-fn fact(subject: FactSubject, found: Result<String, (String, Option<&'static str>)>) -> Fact {
-    match found {
-        Ok(found) => Fact { subject, usable: true, required: false, found, help: None },
-        Err((found, help)) => Fact { subject, usable: false, required: false, found, help },
-    }
+fn fact(
+    subject: &'static str,
+    name: &'static str,
+    found: Result<String, (String, Option<&'static str>)>,
+) -> Fact {
+    let (usable, found, help) = match found {
+        Ok(found) => (true, found, None),
+        Err((found, help)) => (false, found, help),
+    };
+    Fact { subject, name, usable, required: false, found, help }
 }
 
 fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
@@ -155,13 +80,13 @@ fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
         Some(hierarchy) => Ok(place(hierarchy)),
         None => Err((absent_controller(host, "memory"), Some(HELP))),
     };
-    Fact { required: true, ..fact(FactSubject::MemoryController, found) }
+    Fact { required: true, ..fact("memory-controller", "memory controller", found) }
 }
 
 fn pids_controller(pids: Option<&Hierarchy>) -> Fact {
     let missing =
         ("no hierarchy has it: tasks of pods are not counted".to_owned(), Some("mount the pids controller"));
-    fact(FactSubject::PidsController, pids.map(place).ok_or(missing))
+    fact("pids-controller", "pids controller", pids.map(place).ok_or(missing))
 }
 
 fn freezer(freezer: Option<&Hierarchy>) -> Fact {
@@ -176,7 +101,7 @@ fn freezer(freezer: Option<&Hierarchy>) -> Fact {
         }
         Some(hierarchy) => Ok(place(hierarchy)),
     };
-    fact(FactSubject::Freezer, found)
+    fact("freezer", "freezer", found)
 }
 
 const WRITABLE: &str = "mount the cgroup hierarchy writable";
@@ -195,7 +120,7 @@ fn cgroup_kill(hierarchies: &Hierarchies) -> Fact {
         Some(_) => Err(("pods are in version 1 hierarchies, which have none".to_owned(), None)),
         None => Err(("there is no memory controller".to_owned(), None)),
     };
-    fact(FactSubject::CgroupKill, found)
+    fact("cgroup-kill", "cgroup.kill", found)
 }
 
 fn has_child(group: &Path) -> bool {
@@ -227,7 +152,7 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
             }
         },
     };
-    fact(FactSubject::UsageThreshold, found)
+    fact("usage-threshold", "usage threshold", found)
 }
 
 fn pressure(host: &Host) -> Fact {
@@ -245,7 +170,7 @@ fn pressure(host: &Host) -> Fact {
         }
         Err(why) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
     };
-    fact(FactSubject::Pressure, found)
+    fact("pressure", "pressure stall information", found)
 }
 
 fn meminfo(host: &Host) -> Fact {
@@ -263,7 +188,7 @@ fn meminfo(host: &Host) -> Fact {
     };
     let found = found
         .map_err(|why| (format!("{}: {}", path.display(), InWords(why)), Some("mount the proc file system")));
-    Fact { required: true, ..fact(FactSubject::Meminfo, found) }
+    Fact { required: true, ..fact("meminfo", "meminfo", found) }
 }
 
 fn tasks(host: &Host) -> Fact {
@@ -276,7 +201,7 @@ fn tasks(host: &Host) -> Fact {
             Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), InWords(why)), None))
         }
     };
-    fact(FactSubject::Tasks, found)
+    fact("tasks", "tasks", found)
 }
 
 fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
@@ -294,7 +219,7 @@ fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
         Some(_) => Ok(format!("{whose}; the whole tree is seen")),
         None => Ok(whose.to_owned()),
     };
-    fact(FactSubject::CgroupNamespace, found)
+    fact("cgroup-namespace", "cgroup namespace", found)
 }
 
 fn descriptors() -> Fact {
@@ -309,17 +234,12 @@ fn descriptors() -> Fact {
         (Some(soft), _) => Ok(soft.to_string()),
         (None, _) => Ok("unlimited".to_owned()),
     };
-    fact(FactSubject::Descriptors, found)
+    fact("descriptors", "open files", found)
 }
 
-fn capabilities(host: &Host) -> Fact {
-    let found = match read_effective(&host.proc) {
-        Reading::Known(set) => Ok(set.names().collect::<Vec<_>>().join(" ")),
-        Reading::Unknown(why) => {
-            Err((format!("{}: {}", host.proc.join("self/status").display(), InWords(why)), None))
-        }
-    };
-    fact(FactSubject::Capabilities, found)
+fn capabilities(held: CapabilitySet) -> Fact {
+    let names: Vec<_> = held.iter_names().map(|(name, _)| name).collect();
+    fact("capabilities", "capabilities", Ok(names.join(" ")))
 }
 
 fn place(hierarchy: &Hierarchy) -> String {

@@ -1,6 +1,5 @@
 //! Figures of the whole machine from `/proc`.
 
-pub mod capabilities;
 pub mod meminfo;
 pub mod pressure;
 pub mod process;
