@@ -2,9 +2,6 @@
 
 use crate::MAX_CHAIN;
 
-/// Bytes of a cgroup's path that a [`CgroupChange`] has room for, the closing zero included.
-pub const PATH_BYTES: usize = 512;
-
 /// Bytes of a cgroup's own name that an [`OomKill`] has room for, the closing zero included: those
 /// of pods and containers have up to 90.
 pub const NAME_BYTES: usize = 128;
@@ -262,16 +259,6 @@ pub struct CgroupChange {
     pub header: Header,
     /// Its id.
     pub id: u64,
-    /// The hierarchy's number, as in /proc/cgroups; 0 is cgroup v2.
-    pub hierarchy: i32,
-    /// How deep below the root it is.
-    pub level: u32,
-    /// Bytes of `path` that count, without the closing zero.
-    pub path_len: u32,
-    /// The path was longer than [`PATH_BYTES`] - 1 when not 0.
-    pub cut: u32,
-    /// The path below the hierarchy's root.
-    pub path: [u8; PATH_BYTES],
 }
 
 const _: () = {
@@ -281,6 +268,6 @@ const _: () = {
     assert!(size_of::<OomKill>() == 168 + (64 + NAME_BYTES) * MAX_CHAIN);
     // It has to fit into the smallest ring, a page.
     assert!(size_of::<OomKill>() < 4096 - 8);
-    assert!(size_of::<CgroupChange>() == 56 + PATH_BYTES);
+    assert!(size_of::<CgroupChange>() == 40);
     assert!(align_of::<OomKill>() == 8 && align_of::<CgroupChange>() == 8);
 };

@@ -20,8 +20,8 @@ mod task;
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
 pub use event::{
-    Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, PATH_BYTES, RECORD_BYTES_MAX,
-    ThresholdCrossed, UNLIMITED_BYTES, ancestor_flag, oom_flag,
+    Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, RECORD_BYTES_MAX, ThresholdCrossed,
+    UNLIMITED_BYTES, ancestor_flag, oom_flag,
 };
 pub use judge::{Charge, Judgement};
 pub use kernel_kill::{
@@ -39,4 +39,4 @@ pub use task::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 13;
+pub const ABI_VERSION: u16 = 14;

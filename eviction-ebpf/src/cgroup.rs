@@ -1,10 +1,8 @@
 //! Cgroups made and removed in the memory controller's hierarchy.
 
-use aya_ebpf::{
-    helpers::generated::bpf_probe_read_kernel_str, macros::btf_tracepoint, programs::BtfTracePointContext,
-};
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use aya_log_ebpf::debug;
-use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, OomCounts, PATH_BYTES};
+use eviction_common::{Alarm, AlarmKey, CgroupChange, Counter, Kind, OomCounts};
 
 use crate::{
     config::{hierarchy, is_ours, offset},
@@ -19,8 +17,8 @@ use crate::{
 /// A cgroup was made.
 #[btf_tracepoint(function = "cgroup_mkdir")]
 pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
-    // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
-    if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupMade) } {
+    // SAFETY: a `cgroup`, which the loader checks in BTF.
+    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupMade) } {
         // None of its processes was ever killed, so the first one will show.
         let none = OomCounts { oom: 0, oom_kill: 0, ktime_ns: 0 };
         if OOM_COUNTS.insert(id, none, 0).is_err() {
@@ -34,8 +32,8 @@ pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
 /// A cgroup was removed. The maps are cleaned here: a record may be lost.
 #[btf_tracepoint(function = "cgroup_rmdir")]
 pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
-    // SAFETY: a `cgroup` and a string, which the loader checks in BTF.
-    if let Some(id) = unsafe { on_change(ctx.arg(0), ctx.arg(1), Kind::CgroupGone) } {
+    // SAFETY: a `cgroup`, which the loader checks in BTF.
+    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupGone) } {
         // SAFETY: the same `cgroup`.
         unsafe { disk::leave_to_parent(ctx.arg(0), id) };
         let _ = OOM_COUNTS.remove(id);
@@ -56,23 +54,19 @@ pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
 /// Records the change, if it is in the memory controller's hierarchy; gives the cgroup's id then.
 ///
 /// # Safety
-/// `cgroup` is a pointer to a `cgroup` and `path` to a string.
+/// `cgroup` is a pointer to a `cgroup`.
 #[inline(always)]
-unsafe fn on_change(cgroup: *const u8, path: *const u8, kind: Kind) -> Option<u64> {
+unsafe fn on_change(cgroup: *const u8, kind: Kind) -> Option<u64> {
     if !is_ours() {
         return None;
     }
     // SAFETY: the caller's promise, and the types of the members.
-    let (id, its_hierarchy, level): (u64, i32, u32) = unsafe {
+    let (id, its_hierarchy): (u64, i32) = unsafe {
         let root: usize = Direct::at(cgroup, offset!(cgroup_root));
         if root == 0 {
             return None;
         }
-        (
-            id_of_cgroup::<Direct>(cgroup),
-            Direct::at(root as *const u8, offset!(root_hierarchy)),
-            Direct::at(cgroup, offset!(cgroup_level)),
-        )
+        (id_of_cgroup::<Direct>(cgroup), Direct::at(root as *const u8, offset!(root_hierarchy)))
     };
     if its_hierarchy != hierarchy() {
         return None;
@@ -85,18 +79,10 @@ unsafe fn on_change(cgroup: *const u8, path: *const u8, kind: Kind) -> Option<u6
         return Some(id);
     };
     let record = entry.as_mut_ptr();
-    // SAFETY: `record` points to a record inside the ring, whose every figure is written here
-    // but for the bytes behind the path.
+    // SAFETY: `record` points to a record inside the ring, whose every field is written here.
     unsafe {
         (*record).header = header::<CgroupChange>(kind);
         (*record).id = id;
-        (*record).hierarchy = its_hierarchy;
-        (*record).level = level;
-        let read =
-            bpf_probe_read_kernel_str((&raw mut (*record).path).cast(), PATH_BYTES as u32, path.cast());
-        // The closing zero is counted; a path that fills all the room may have gone on.
-        (*record).path_len = if read > 0 { read as u32 - 1 } else { 0 };
-        (*record).cut = (read <= 0 || read as usize == PATH_BYTES) as u32;
     }
     entry.submit(routine());
     Some(id)

@@ -126,11 +126,11 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
 fn nobody_is_killed_without_a_record() {
     need_bpf!();
     let node = Node::new();
-    let options = LoadOptions { ring_bytes: Some(1), ..LoadOptions::default() };
+    let options = LoadOptions { ring_bytes: 1, ..LoadOptions::default() };
     let (mut process, mut rig, _) = node.begin_with(&node.victim, options);
     // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a verdict.
     let spare = node.root.child("spare");
-    for _ in 0..16 {
+    for _ in 0..50 {
         spare.child("full").remove();
     }
     let mut filler = Stepper::start(&node.other);

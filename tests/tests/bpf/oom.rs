@@ -140,8 +140,8 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
     let pod = Cgroup::new();
     pod.limit(24 * MIB);
     let container = pod.child("container");
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(16 << 10), ..LoadOptions::default() });
-    for round in 0..40 {
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: 16 << 10, ..LoadOptions::default() });
+    for round in 0..200 {
         pod.child(&format!("g{round}")).remove();
     }
     let killed = |limit: u64| {

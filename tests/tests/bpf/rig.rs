@@ -133,31 +133,12 @@ pub(crate) struct Told {
     pub(crate) crossed: Vec<ThresholdCrossed>,
     pub(crate) kills: Vec<OomKill>,
     pub(crate) marks: Vec<OomKill>,
-    pub(crate) made: Vec<Change>,
-    pub(crate) gone: Vec<Change>,
+    pub(crate) made: Vec<CgroupChange>,
+    pub(crate) gone: Vec<CgroupChange>,
     pub(crate) alarms: Vec<TaskAlarm>,
     pub(crate) kernel_kills: Vec<KernelKill>,
     pub(crate) disk: Vec<DiskThresholdCrossed>,
     pub(crate) events: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) id: u64,
-    pub(crate) path: String,
-    pub(crate) cut: bool,
-    pub(crate) level: u32,
-}
-
-impl Change {
-    fn of(change: &CgroupChange<'_>) -> Self {
-        Self {
-            id: change.id,
-            path: String::from_utf8_lossy(change.path).into_owned(),
-            cut: change.cut,
-            level: change.level,
-        }
-    }
 }
 
 /// The programs, loaded.
@@ -209,8 +190,8 @@ impl Rig {
             Event::Crossed(crossed) => told.crossed.push(crossed),
             Event::OomKill(kill) => told.kills.push(kill),
             Event::OomMark(mark) => told.marks.push(mark),
-            Event::CgroupMade(change) => told.made.push(Change::of(&change)),
-            Event::CgroupGone(change) => told.gone.push(Change::of(&change)),
+            Event::CgroupMade(change) => told.made.push(change),
+            Event::CgroupGone(change) => told.gone.push(change),
             Event::TaskAlarm(alarm) => told.alarms.push(alarm),
             Event::KernelKill(kill) => told.kernel_kills.push(kill),
             Event::DiskCrossed(crossed) => told.disk.push(crossed),

@@ -31,7 +31,7 @@ const FIRINGS: u64 = 100_000;
 /// A guard against a storm that stands still: an emulated machine with 500 processes is slow.
 const GUARD: Duration = Duration::from_secs(900);
 
-/// A ring of these has room for 7 records of cgroups and is full in no time.
+/// A ring of these has room for 85 records of cgroups and is full in no time.
 const SMALL_RING: u32 = 4096;
 
 /// Makes a record on each CPU, so that what is missing before it shows.
@@ -71,7 +71,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     let mut sampler = Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap();
     let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: Some(SMALL_RING), ..LoadOptions::default() });
+    let mut rig = Rig::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
     let (mut dirty, mut seen) = (Vec::new(), BTreeSet::new());
     let armed = {
         let over = AtomicBool::new(false);

@@ -3,8 +3,8 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Alarm, DiskResource, Edge, Kind, MAX_CHAIN, NAME_BYTES, PATH_BYTES, UNLIMITED_BYTES,
-    ancestor_flag, oom_flag,
+    ABI_VERSION, Alarm, DiskResource, Edge, Kind, MAX_CHAIN, NAME_BYTES, UNLIMITED_BYTES, ancestor_flag,
+    oom_flag,
 };
 use thiserror::Error;
 
@@ -64,7 +64,7 @@ pub enum DecodeError {
 }
 
 /// Decodes records of a machine with pages of `page_bytes`.
-pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> {
+pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     let have = record.len();
     let mut fields = Fields { rest: record, have, page_bytes };
     let kind = fields.u16()?;
@@ -86,8 +86,8 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event<'_>, DecodeError> 
             mark if mark.was_killed() == Some(false) => Event::OomMark(mark),
             kill => Event::OomKill(kill),
         },
-        Kind::CgroupMade => Event::CgroupMade(fields.cgroup_change(stamp, kind)?),
-        Kind::CgroupGone => Event::CgroupGone(fields.cgroup_change(stamp, kind)?),
+        Kind::CgroupMade => Event::CgroupMade(CgroupChange { stamp, id: fields.u64()? }),
+        Kind::CgroupGone => Event::CgroupGone(CgroupChange { stamp, id: fields.u64()? }),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
         Kind::Struck => Event::KernelKill(fields.kernel_kill(stamp)?),
         Kind::DiskCrossed => Event::DiskCrossed(fields.disk_crossed(stamp)?),
@@ -314,21 +314,6 @@ impl<'a> Fields<'a> {
         })?;
         let device = user_device(device);
         Ok(DiskThresholdCrossed { stamp, device, resource, generation, beyond, leaf_id, tgid, pid })
-    }
-
-    fn cgroup_change(&mut self, stamp: Stamp, kind: Kind) -> Result<CgroupChange<'a>, DecodeError> {
-        let id = self.u64()?;
-        self.i32()?;
-        let level = self.u32()?;
-        let path_len = self.u32()?;
-        let cut = self.u32()? != 0;
-        let room = self.slice(PATH_BYTES)?;
-        let path = room.get(..path_len as usize).ok_or(DecodeError::Field {
-            kind: kind.name(),
-            field: "path length",
-            value: path_len.into(),
-        })?;
-        Ok(CgroupChange { stamp, id, level, path, cut })
     }
 }
 

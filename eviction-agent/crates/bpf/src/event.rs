@@ -18,7 +18,7 @@ pub struct Stamp {
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum Event {
     /// An armed level was crossed.
     Crossed(ThresholdCrossed),
     /// The kernel kills a process, out of memory. Also when it is not known whether it does
@@ -28,9 +28,9 @@ pub enum Event<'a> {
     /// nobody. So end processes at their limit that somebody else sent SIGKILL.
     OomMark(OomKill),
     /// A cgroup of the memory controller's hierarchy was made.
-    CgroupMade(CgroupChange<'a>),
+    CgroupMade(CgroupChange),
     /// A cgroup of the memory controller's hierarchy was removed.
-    CgroupGone(CgroupChange<'a>),
+    CgroupGone(CgroupChange),
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
     /// The standing verdict was carried out.
@@ -39,7 +39,7 @@ pub enum Event<'a> {
     DiskCrossed(DiskThresholdCrossed),
 }
 
-impl Event<'_> {
+impl Event {
     /// When and where it was written.
     pub fn stamp(&self) -> Stamp {
         match self {
@@ -289,17 +289,11 @@ fn lossy(comm: &[u8; 16]) -> Cow<'_, str> {
 
 /// A cgroup was made or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CgroupChange<'a> {
+pub struct CgroupChange {
     /// When and where.
     pub stamp: Stamp,
     /// Its id.
     pub id: u64,
-    /// How deep below the hierarchy's root it is.
-    pub level: u32,
-    /// The path below the hierarchy's root; begins with a slash.
-    pub path: &'a [u8],
-    /// The path was too long for the record and lacks its end.
-    pub cut: bool,
 }
 
 /// What about tasks is told at once.

@@ -14,7 +14,6 @@ mod attach;
 pub mod attach_methods;
 pub mod btf;
 pub mod capabilities;
-pub mod cgroup_ids;
 pub mod decode;
 mod error_summary;
 pub mod event;

@@ -58,9 +58,8 @@ impl ProgramLog {
 /// What can be chosen at load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Size of the ring buffer, bytes; made a power of two of pages. `None`: by how many cgroups there
-    /// are ([`map_sizes::ring_bytes`]).
-    pub ring_bytes: Option<u32>,
+    /// Size of the ring buffer, bytes; made a power of two of pages.
+    pub ring_bytes: u32,
     /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
     /// `None`: twice as many as there are ([`map_sizes::map_entries`]).
     pub cgroups: Option<u32>,
@@ -88,7 +87,7 @@ const FORK_STORM: u32 = 5_000;
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            ring_bytes: None,
+            ring_bytes: map_sizes::RING_BYTES,
             cgroups: None,
             levels: None,
             choice: BackendSelection::default(),
@@ -269,7 +268,6 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = map_sizes::read_cgroups();
-    let ring_bytes = ring_bytes.unwrap_or_else(|| map_sizes::ring_bytes(present, page));
     let cgroups = cgroups.unwrap_or_else(|| map_sizes::map_entries(present)).max(1);
     let setup = MapEntry(setup);
     let level = log.level();
@@ -277,7 +275,7 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
     loader
         .override_global("PROGRAM_CONFIG", &setup, true)
         .override_global(aya_log::LEVEL, &level, true)
-        .map_max_entries("EVENTS", ring_bytes.max(page))
+        .map_max_entries("EVENTS", (*ring_bytes).max(page))
         .map_max_entries("THRESHOLDS", levels)
         // Three edges, and the tickets of an arming go when the next one's are in; two of a disk.
         .map_max_entries("FIRE_TOKENS", levels.saturating_mul(6).saturating_add(4 * DISKS))

@@ -1,19 +1,11 @@
-//! How large the ring and the maps are made: by how many cgroups there are.
+//! How large the ring is made, and the maps: by how many cgroups there are.
 #![forbid(unsafe_code)]
 
 use std::{fs, path::Path};
 
-use eviction_common::CgroupChange;
-
-/// What the kernel puts before each record in the ring (`BPF_RINGBUF_HDR_SZ` in linux/bpf.h).
-const RECORD_HEADER: u32 = 8;
-
-/// Room for the 440 cgroups of 110 pods, the kubelet's default `maxPods`, that are made at once while
-/// nobody reads. The agent often starts before the pods do.
-const RING_LEAST: u32 = 256 << 10;
-
-/// A ring is mapped twice, and counts as the agent's memory twice.
-const RING_MOST: u32 = 2 << 20;
+/// Size of the ring, bytes: room for 5,000 cgroups that are created or removed before anybody reads. What does
+/// not fit is counted, and looked for. A ring is mapped twice, and counts as the agent's memory twice.
+pub const RING_BYTES: u32 = 256 << 10;
 
 /// Entries of maps by cgroup. Half of them are left for cgroups that come.
 const CGROUPS_LEAST: u32 = 4096;
@@ -21,14 +13,6 @@ const CGROUPS_MOST: u32 = 1 << 17;
 
 const LEVELS_LEAST: u32 = 1024;
 const LEVELS_MOST: u32 = 8192;
-
-/// Size of the ring, bytes: a power of two of pages in which every other one of so many cgroups can be
-/// told to be made or removed before anybody reads, within bounds. What does not fit is counted, and looked for.
-pub fn ring_bytes(cgroups: u32, page_bytes: u32) -> u32 {
-    let records = (cgroups / 2).saturating_mul(size_of::<CgroupChange>() as u32 + RECORD_HEADER);
-    let bytes = records.clamp(RING_LEAST, RING_MOST).next_power_of_two();
-    bytes.max(page_bytes)
-}
 
 /// How many cgroups the maps have room for.
 pub fn map_entries(cgroups: u32) -> u32 {
@@ -69,19 +53,6 @@ fn parse_cgroups(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_ring_has_room_for_a_record_of_each_cgroup_within_bounds() {
-        let of = |cgroups| ring_bytes(cgroups, 4096);
-        assert_eq!([0, 440].map(of), [256 << 10; 2]);
-        assert!(of(0) as usize >= 440 * (size_of::<CgroupChange>() + 8));
-        assert_eq!([912, 3000].map(of), [512 << 10, 1 << 20]);
-        assert_eq!([8000, 50_000, u32::MAX].map(of), [2 << 20; 3]);
-        assert_eq!(ring_bytes(0, 64 << 10), 256 << 10);
-        for cgroups in 0..5000 {
-            assert!(of(cgroups).is_power_of_two());
-        }
-    }
 
     #[test]
     fn maps_have_room_for_twice_as_many_cgroups_within_bounds() {

@@ -42,7 +42,7 @@ impl Ring {
     }
 
     /// Hands on every record that is there, in the order in which they were pushed. Never waits.
-    pub fn drain(&mut self, mut each: impl FnMut(Event<'_>)) -> Drained {
+    pub fn drain(&mut self, mut each: impl FnMut(Event)) -> Drained {
         let mut drained = Drained::default();
         while let Some(record) = self.ring.next() {
             match decode(&record, self.page_bytes) {
@@ -94,7 +94,7 @@ impl AsyncRing {
 
     /// Waits until a record that must not wait is there, then hands on all. Cancel-safe: a
     /// record is taken out only in the call that hands it on.
-    pub async fn drain_ready(&mut self, each: impl FnMut(Event<'_>)) -> io::Result<Drained> {
+    pub async fn drain_ready(&mut self, each: impl FnMut(Event)) -> io::Result<Drained> {
         let mut guard = self.0.readable_mut().await?;
         // Before the drain: a record that is pushed while it goes on wakes the next call.
         guard.clear_ready();
@@ -102,7 +102,7 @@ impl AsyncRing {
     }
 
     /// Hands on what is there without waiting: for routine records, at each sample.
-    pub fn drain(&mut self, each: impl FnMut(Event<'_>)) -> Drained {
+    pub fn drain(&mut self, each: impl FnMut(Event)) -> Drained {
         self.0.get_mut().drain(each)
     }
 }

@@ -45,7 +45,7 @@ impl Default for EventSorter {
 }
 
 impl EventSorter {
-    pub(super) fn add(&mut self, event: Event<'_>, batch: &mut EventBatch) {
+    pub(super) fn add(&mut self, event: Event, batch: &mut EventBatch) {
         match event {
             Event::Crossed(crossed) if self.deciding.contains(&crossed.level_id) => {
                 batch.of_pods |= crossed.level_id == self.deciding[1];
@@ -69,7 +69,7 @@ impl EventSorter {
 mod tests {
     use super::*;
 
-    fn crossed(level_id: u64) -> Event<'static> {
+    fn crossed(level_id: u64) -> Event {
         Event::Crossed(ThresholdCrossed::upwards(level_id, 1))
     }
 
