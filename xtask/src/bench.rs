@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 
 use crate::shell;
-use node::Beside;
+use node::Companions;
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -51,14 +51,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Core(args) => core::run(args),
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
-        Bench::Overhead(args) => node::run("overhead", args, Beside::Nothing),
-        Bench::Reaction(args) => node::run("reaction", args, Beside::Others),
-        Bench::KernelKill(args) => node::run("kernel-kill", args, Beside::Others),
-        Bench::Hogs(args) => node::run("hogs", args, Beside::Stressors),
-        Bench::Idle(args) => node::run("idle", args, Beside::Others),
-        Bench::Disk(args) => node::run("disk", args, Beside::Nothing),
-        Bench::Skeleton(args) => node::run("skeleton", args, Beside::Nothing),
-        Bench::Api(args) => node::run("api", args, Beside::Kubernetes),
+        Bench::Overhead(args) => node::run("overhead", args, Companions::Nothing),
+        Bench::Reaction(args) => node::run("reaction", args, Companions::Others),
+        Bench::KernelKill(args) => node::run("kernel-kill", args, Companions::Others),
+        Bench::Hogs(args) => node::run("hogs", args, Companions::Stressors),
+        Bench::Idle(args) => node::run("idle", args, Companions::Others),
+        Bench::Disk(args) => node::run("disk", args, Companions::Nothing),
+        Bench::Skeleton(args) => node::run("skeleton", args, Companions::Nothing),
+        Bench::Api(args) => node::run("api", args, Companions::Kubernetes),
     }
 }
 

@@ -35,7 +35,7 @@ use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
-use crate::telemetry::queue::{BpfLosses, TelemetryEvent};
+use crate::telemetry::queue::TelemetryEvent;
 use crate::telemetry::recording::queue::ReportQueue;
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
@@ -69,7 +69,6 @@ pub(crate) struct TelemetryExporter {
     /// Notified when another configuration comes into force.
     took_effect: Arc<Notify>,
     pods: event_log::Pods,
-    losses: BpfLosses,
     pod_rates: PodRateExporter,
     /// Kubernetes Events, where the agent writes them.
     events: Option<EventSink>,
@@ -147,7 +146,6 @@ impl TelemetryExporter {
             status,
             took_effect,
             pods: event_log::Pods::default(),
-            losses: BpfLosses::default(),
             pod_rates: PodRateExporter::default(),
             events,
             files: SignalFiles::default(),
@@ -278,7 +276,6 @@ impl TelemetryExporter {
                 self.pods.error = Some(error);
                 self.publish(at.wall, Event::Pods(self.pods.clone()));
             }
-            TelemetryEvent::Lost(losses, at) => self.lost(*losses, at),
             TelemetryEvent::PodActivity(deltas, at) => {
                 self.pod_rates.take(deltas, at, &self.metrics);
                 if let Some(live) = &self.live {
@@ -353,26 +350,6 @@ impl TelemetryExporter {
             self.metrics.node_reclaim_removed.get_or_create(&KindLabels { kind }).inc_by(count);
         }
         self.metrics.node_reclaim_freed.inc_by(reclaim.freed_bytes);
-    }
-
-    /// The losses are totals, so a dropped event loses none.
-    fn lost(&mut self, losses: BpfLosses, at: Instant) {
-        let BpfLosses { lost, invalid, programs } = losses;
-        if programs != self.losses.programs {
-            self.losses.lost = LossCounters::default();
-        }
-        for ((kind, now), (_, before)) in lost.by_record().into_iter().zip(self.losses.lost.by_record()) {
-            let new = now.saturating_sub(before);
-            self.metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type: kind }).inc_by(new);
-        }
-        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(self.losses.lost.by_map()) {
-            let new = now.saturating_sub(before);
-            self.metrics.bpf_map_full.get_or_create(&MapLabels { map }).inc_by(new);
-        }
-        self.losses = losses;
-        let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
-        let event = event_log::BpfEventsLost { lost: lost.records_lost(), invalid, map_full };
-        self.publish(at.wall, Event::BpfEventsLost(event));
     }
 
     fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Instant) {

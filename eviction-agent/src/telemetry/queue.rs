@@ -24,7 +24,6 @@ use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::pod_rates::PodTaskDelta;
-use eviction_bpf::LossCounters;
 use eviction_node::clock::Instant;
 use eviction_node::sampler::MemoryUsage;
 
@@ -54,8 +53,6 @@ pub(crate) enum TelemetryEvent {
     Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Instant },
     /// The pods file cannot be used any more, and why.
     PodsInvalid(String, Instant),
-    /// What the BPF programs lost, in all.
-    Lost(Box<BpfLosses>, Instant),
     /// What the tasks of pods did since the last one.
     PodActivity(Vec<PodTaskDelta>, Instant),
     /// What all pods use.
@@ -67,22 +64,6 @@ pub(crate) enum TelemetryEvent {
 pub(crate) struct SamplePermit(
     #[expect(dead_code, reason = "what counts is when it is dropped")] OwnedSemaphorePermit,
 );
-
-/// The events that the loaded BPF programs lost in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BpfLosses {
-    pub(crate) lost: LossCounters,
-    pub(crate) invalid: u64,
-    /// How often programs were loaded: each time the counters begin at 0.
-    pub(crate) programs: u32,
-}
-
-impl BpfLosses {
-    /// The counters of losses among them.
-    pub(crate) fn counters(&self) -> impl PartialEq + use<> {
-        (self.lost.by_record(), self.lost.by_map(), self.invalid)
-    }
-}
 
 /// A decision with the circumstances of its sample.
 #[derive(Debug)]

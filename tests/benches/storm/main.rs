@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use aya::sys::{Stats, enable_stats};
 use clap::Parser;
-use eviction_bpf::{BpfHandle, Event, KernelThreshold, LoadOptions, Loaded, Ring, load};
+use eviction_bpf::{BpfHandle, Counter, Event, KernelThreshold, LoadOptions, Loaded, Ring, load};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::bench::machine;
 use tests::bench::row::Row;
@@ -170,14 +170,15 @@ impl Measured {
         let lost = loop {
             let lost = kernel.lost().context("read what was lost")?;
             self.events += ring.drain(|_| {}).events;
-            if lost.records == self.events + lost.records_lost() || start.elapsed() > Duration::from_secs(10)
+            if lost.get(Counter::Records) == self.events + lost.records_lost()
+                || start.elapsed() > Duration::from_secs(10)
             {
                 break lost;
             }
         };
         #[expect(clippy::cast_precision_loss, reason = "small counts")]
         let count = |value: u64| vec![value as f64];
-        let uncounted = lost.records.abs_diff(self.events + lost.records_lost());
+        let uncounted = lost.get(Counter::Records).abs_diff(self.events + lost.records_lost());
         let no_room = lost.by_map().iter().map(|(_, count)| count).sum();
         use tests::bench::row::Goal;
         Ok(vec![
@@ -187,7 +188,7 @@ impl Measured {
             Row::new(&case, "stamp to reader", "us", self.stamp_to_reader),
             Row::new(&case, "crossings unseen within a second", "1", count(self.unseen)).goal(Goal::Max(0.0)),
             Row::new(&case, "cgroups made and removed", "1", count(self.churned)),
-            Row::new(&case, "records", "1", count(lost.records)),
+            Row::new(&case, "records", "1", count(lost.get(Counter::Records))),
             Row::new(&case, "records lost and counted", "1", count(lost.records_lost())),
             Row::new(&case, "records lost uncounted", "1", count(uncounted)).goal(Goal::Max(0.0)),
             Row::new(&case, "figures without room", "1", count(no_room)).goal(Goal::Max(0.0)),

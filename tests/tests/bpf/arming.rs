@@ -1,7 +1,7 @@
 //! Levels on many groups at once, as pods and containers with limits have them.
 
 use aya::sys::{Stats, enable_stats};
-use eviction_bpf::{KernelThreshold, LoadOptions};
+use eviction_bpf::{Counter, KernelThreshold, LoadOptions};
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
@@ -76,7 +76,7 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     );
     assert_eq!(rig.kernel.levels_held().unwrap(), (0, 0));
     let lost = rig.kernel.lost().unwrap();
-    assert_eq!((lost.crossed, lost.walk_cut), (0, 0));
+    assert_eq!((lost.get(Counter::LostCrossed), lost.get(Counter::WalkCut)), (0, 0));
 }
 
 #[test]

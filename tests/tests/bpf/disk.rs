@@ -7,8 +7,8 @@ use std::path::Path;
 
 use eviction_bpf::capabilities::{self, KernelFacts};
 use eviction_bpf::{
-    self, AttachWhen, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage, EventClass, Generation,
-    LoadOptions,
+    self, AttachWhen, Counter, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage, EventClass,
+    Generation, LoadOptions,
 };
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
@@ -167,7 +167,7 @@ fn what_is_counted_per_cgroup_is_what_du_finds() {
     assert_all_is_counted(&rig, &pods, device);
     let total = rig.kernel.disk_total(device).unwrap();
     assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "what statfs tells");
-    assert_eq!(rig.kernel.lost().unwrap().disk_usage_full, 0);
+    assert_eq!(rig.kernel.lost().unwrap().get(Counter::DiskUsageFull), 0);
 
     // No du finds this.
     let [pod, ..] = &mut pods;

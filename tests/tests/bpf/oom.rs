@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_bpf::{
-    LoadOptions, OomKill,
+    Counter, LoadOptions, OomKill,
     oom_limit_owner::{Attribution, OomLimitOwner, attribute},
 };
 
@@ -152,7 +152,7 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
         process.pid()
     };
     killed(16 * MIB);
-    assert!(rig.kernel.lost().unwrap().oom_kill > 0);
+    assert!(rig.kernel.lost().unwrap().get(Counter::LostOomKill) > 0);
     rig.drain();
     let victim = killed(1 << 40);
     assert_eq!(owner_id(&rig.kill_of(victim)), (Some(pod.id()), false));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eviction_bpf::ReclaimTime;
+use eviction_bpf::{Counter, ReclaimTime};
 
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
@@ -71,5 +71,5 @@ fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
         assert_eq!(rig.kernel.stall(id).unwrap(), ReclaimTime::default());
     }
     let lost = rig.kernel.lost().unwrap();
-    assert_eq!((lost.stalls_full, lost.reclaiming_full), (0, 0));
+    assert_eq!((lost.get(Counter::StallsFull), lost.get(Counter::ReclaimingFull)), (0, 0));
 }

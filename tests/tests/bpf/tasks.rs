@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_bpf::{EventClass, LoadOptions, NodePidThreshold, TaskCount, event::Alarm};
+use eviction_bpf::{Counter, EventClass, LoadOptions, NodePidThreshold, TaskCount, event::Alarm};
 use eviction_common::PIDS_LOOK_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -114,7 +114,7 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
     let counted: Vec<_> = counted.filter(|forks| *forks != 0).collect();
     assert!(counted.is_empty() || counted == [30], "{counted:?}");
     let lost = rig.kernel.lost().unwrap();
-    assert!(lost.tasks_full > 0, "{lost:?}");
+    assert!(lost.get(Counter::TasksFull) > 0, "{lost:?}");
     assert!(rig.kernel.machine_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
     let told: usize = groups.iter().map(|group| rig.alarms(Alarm::ForkStorm, group.id()).len()).sum();
     assert_eq!(told, counted.len(), "a storm is seen where there is room");

@@ -32,7 +32,7 @@ pub(super) struct Node {
 
 /// What else is part of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum Companions {
     Nothing,
     /// The programs that others use, measured in the same run.
     Others,
@@ -43,15 +43,15 @@ pub(super) enum Beside {
 }
 
 /// Runs the bench of that name.
-pub(super) fn run(name: &str, args: &Node, beside: Beside) -> Result<ExitCode> {
+pub(super) fn run(name: &str, args: &Node, companions: Companions) -> Result<ExitCode> {
     let Node { json, agent, agent_arg, only, more } = args;
-    let needs: &[Need] = match beside {
-        Beside::Others => &[Need::Bpf, Need::Musl, Need::Rivals],
-        Beside::Stressors => &[Need::Bpf, Need::Musl, Need::Rivals, Need::Stressors],
-        Beside::Nothing | Beside::Kubernetes => &[Need::Bpf, Need::Musl],
+    let needs: &[Need] = match companions {
+        Companions::Others => &[Need::Bpf, Need::Musl, Need::Rivals],
+        Companions::Stressors => &[Need::Bpf, Need::Musl, Need::Rivals, Need::Stressors],
+        Companions::Nothing | Companions::Kubernetes => &[Need::Bpf, Need::Musl],
     };
     let tools = setup::ensure(needs)?;
-    let kubernetes = (beside == Beside::Kubernetes).then(kubernetes::ensure).transpose()?;
+    let kubernetes = (companions == Companions::Kubernetes).then(kubernetes::ensure).transpose()?;
     let agent = match agent {
         Some(agent) => agent.clone(),
         None => build::agent(true)?,

@@ -49,6 +49,7 @@ pub use event::{
     Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, OomContext, OomKill, Stamp,
     TaskAlarm, ThresholdCrossed,
 };
+pub use eviction_common::Counter;
 pub use eviction_common::{DiskResource, DiskTotal};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};

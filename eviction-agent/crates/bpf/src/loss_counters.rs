@@ -7,47 +7,16 @@ use super::attach_methods::EventClass;
 use super::handle::BpfHandle;
 use super::on_demand::OnDemandProbe;
 
-/// What the kernel side counted since it was loaded: what it lost, and what it saw in all.
+/// What the programs counted since they were loaded: what they lost, and what they saw in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LossCounters {
-    /// Records written and lost.
-    pub records: u64,
-    /// Crossings that did not fit into the ring.
-    pub crossed: u64,
-    /// Kills that did not fit.
-    pub oom_kill: u64,
-    /// New cgroups that did not fit.
-    pub cgroup_made: u64,
-    /// Removed cgroups that did not fit.
-    pub cgroup_gone: u64,
-    /// Alarms about tasks that did not fit.
-    pub task_alarm: u64,
-    /// Crossings of disks that did not fit.
-    pub disk_crossed: u64,
-    /// Charging cgroups that found no room in the dirty set.
-    pub dirty_full: u64,
-    /// Cgroups whose event counts found no room.
-    pub seen_full: u64,
-    /// Cgroups whose task counts found no room.
-    pub tasks_full: u64,
-    /// Alarms about tasks that found no room, and were not told.
-    pub alarmed_full: u64,
-    /// Cgroups whose time in reclaim found no room.
-    pub stalls_full: u64,
-    /// Tasks in reclaim that found no room.
-    pub reclaiming_full: u64,
-    /// Cgroups whose usage of a disk found no room.
-    pub disk_usage_full: u64,
-    /// Reclaims that began twice or ended without a beginning, as those that were under way when
-    /// the programs were attached.
-    pub reclaim_odd: u64,
-    /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
-    pub walk_cut: u64,
-    /// How often the charge hook looked at a memory cgroup.
-    pub charges: u64,
-}
+pub struct LossCounters([u64; Counter::COUNT as usize]);
 
 impl LossCounters {
+    /// One of the counts.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
     /// Records of any kind that did not fit into the ring.
     pub fn records_lost(&self) -> u64 {
         self.by_record().iter().map(|(_, lost)| lost).sum()
@@ -56,26 +25,28 @@ impl LossCounters {
     /// Records that did not fit, by what they tell.
     pub fn by_record(&self) -> [(&'static str, u64); 6] {
         [
-            (Kind::Crossed.name(), self.crossed),
-            (Kind::OomKill.name(), self.oom_kill),
-            (Kind::CgroupMade.name(), self.cgroup_made),
-            (Kind::CgroupGone.name(), self.cgroup_gone),
-            (Kind::TaskAlarm.name(), self.task_alarm),
-            (Kind::DiskCrossed.name(), self.disk_crossed),
+            (Kind::Crossed, Counter::LostCrossed),
+            (Kind::OomKill, Counter::LostOomKill),
+            (Kind::CgroupMade, Counter::LostCgroupMade),
+            (Kind::CgroupGone, Counter::LostCgroupGone),
+            (Kind::TaskAlarm, Counter::LostTaskAlarm),
+            (Kind::DiskCrossed, Counter::LostDiskCrossed),
         ]
+        .map(|(kind, counter)| (kind.name(), self.get(counter)))
     }
 
-    /// What found no room, by what it is about.
+    /// What found no room, by the map.
     pub fn by_map(&self) -> [(&'static str, u64); 7] {
         [
-            ("charged_cgroups", self.dirty_full),
-            ("oom_counts", self.seen_full),
-            ("task_stats", self.tasks_full),
-            ("alarms_sent", self.alarmed_full),
-            ("reclaim_time", self.stalls_full),
-            ("reclaim_start", self.reclaiming_full),
-            ("disk_usage", self.disk_usage_full),
+            ("charged_cgroups", Counter::DirtyFull),
+            ("oom_counts", Counter::SeenFull),
+            ("task_stats", Counter::TasksFull),
+            ("alarms_sent", Counter::AlarmedFull),
+            ("reclaim_time", Counter::StallsFull),
+            ("reclaim_start", Counter::ReclaimingFull),
+            ("disk_usage", Counter::DiskUsageFull),
         ]
+        .map(|(map, counter)| (map, self.get(counter)))
     }
 }
 
@@ -94,28 +65,14 @@ impl BpfHandle {
     }
 
     /// What the programs counted and lost.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
     pub fn lost(&self) -> Result<LossCounters, MapError> {
-        let count = |counter: Counter| -> Result<u64, MapError> {
-            Ok(self.maps.counters.get(&(counter as u32), 0)?.iter().sum())
-        };
-        Ok(LossCounters {
-            records: count(Counter::Records)?,
-            crossed: count(Counter::LostCrossed)?,
-            oom_kill: count(Counter::LostOomKill)?,
-            cgroup_made: count(Counter::LostCgroupMade)?,
-            cgroup_gone: count(Counter::LostCgroupGone)?,
-            task_alarm: count(Counter::LostTaskAlarm)?,
-            disk_crossed: count(Counter::LostDiskCrossed)?,
-            dirty_full: count(Counter::DirtyFull)?,
-            seen_full: count(Counter::SeenFull)?,
-            tasks_full: count(Counter::TasksFull)?,
-            alarmed_full: count(Counter::AlarmedFull)?,
-            stalls_full: count(Counter::StallsFull)?,
-            reclaiming_full: count(Counter::ReclaimingFull)?,
-            disk_usage_full: count(Counter::DiskUsageFull)?,
-            reclaim_odd: count(Counter::ReclaimOdd)?,
-            walk_cut: count(Counter::WalkCut)?,
-            charges: count(Counter::Charges)?,
-        })
+        let mut counters = LossCounters::default();
+        for (index, count) in (0..).zip(&mut counters.0) {
+            *count = self.maps.counters.get(&index, 0)?.iter().sum();
+        }
+        Ok(counters)
     }
 }

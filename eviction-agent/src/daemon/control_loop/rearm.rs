@@ -16,6 +16,7 @@ use super::super::memory_notifier::{
 };
 use super::ControlLoop;
 use super::limits::DetectedBy;
+use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
@@ -192,7 +193,8 @@ impl ControlLoop {
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
         self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
-            self.telemetry.send(TelemetryEvent::Lost(Box::new(losses), self.clock.now()));
+            let event = event_log::Event::BpfEventsLost(losses);
+            self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
         }
     }
 

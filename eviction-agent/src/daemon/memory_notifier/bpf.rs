@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::BpfLosses;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
     ArmError, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass,
@@ -116,7 +116,7 @@ impl BpfBackend {
 
     /// Returns the programs, and how often programs were loaded: each time they count from zero.
     pub(crate) fn programs(&mut self) -> (u32, Option<&mut BpfHandle>) {
-        (self.counters.totals.programs, self.loaded.as_mut().map(|(handle, _)| handle))
+        (self.counters.loads, self.loaded.as_mut().map(|(handle, _)| handle))
     }
 
     /// Waits for an event that must not wait; forever where nothing is loaded. Cancel-safe.
@@ -385,12 +385,12 @@ impl BpfBackend {
         self.growths.reserve(groups);
     }
 
-    /// Exports what was not reported. Returns the totals of what was lost, if they have grown, and whether a change of
+    /// Exports what was not reported. Returns the event of what was lost, if that has grown, and whether a change of
     /// the cgroup tree may not have been reported.
-    pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfLosses>, bool) {
+    pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfEventsLost>, bool) {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
-        let losses = self.counters.read_losses(handle);
-        (losses, handle.is_some_and(|handle| self.counters.export_runs(handle, metrics)))
+        let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, metrics));
+        (self.counters.take_event(), is_tree_missed)
     }
 
     /// Exports the reasons for which an armed kill order was not carried out.

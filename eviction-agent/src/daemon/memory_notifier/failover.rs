@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use eviction_bpf::load::load;
-use eviction_bpf::{BackendInfo, BpfHandle, EventClass, LoadError, LoadOptions, Loaded, attach_methods};
+use eviction_bpf::{
+    BackendInfo, BpfHandle, Counter, EventClass, LoadError, LoadOptions, Loaded, attach_methods,
+};
 
 use super::super::realtime;
 use super::{BackendFailure, BackendReporter};
@@ -72,7 +74,7 @@ impl BpfFailover {
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };
-        if !self.silence.is_broken(pods, counters.charges) {
+        if !self.silence.is_broken(pods, counters.get(Counter::Charges)) {
             return;
         }
         // The kernel disarms all kprobes together (`kprobes/enabled` of debugfs), and without an error also those

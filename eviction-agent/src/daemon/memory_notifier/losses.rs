@@ -1,19 +1,22 @@
 //! What the BPF programs did not report, counted.
 
-use crate::telemetry::metrics::{Metrics, ProgramLabels, ReasonLabels};
-use crate::telemetry::queue::BpfLosses;
-use eviction_bpf::{BpfHandle, Drained, EventClass, LossCounters, WITHHELD_REASONS};
+use crate::telemetry::event_log::BpfEventsLost;
+use crate::telemetry::metrics::{MapLabels, Metrics, ProgramLabels, ReasonLabels, TypeLabels};
+use eviction_bpf::{BpfHandle, Counter, Drained, EventClass, LossCounters, WITHHELD_REASONS};
 
-/// The counters of the programs as they were read last.
+/// The counters of the programs as they were exported last.
 #[derive(Debug, Default)]
 pub(super) struct ProgramCounters {
-    pub(super) totals: BpfLosses,
-    /// The last of programs that were unloaded.
-    unloaded: Option<BpfLosses>,
+    /// How often programs were loaded: each time they count from zero.
+    pub(super) loads: u32,
+    lost: LossCounters,
+    /// Events that could not be decoded, of all programs; and how many of them were published.
     invalid: u64,
+    invalid_published: u64,
+    /// Losses that are not published yet.
+    event: Option<BpfEventsLost>,
     suppressed: [u64; WITHHELD_REASONS],
     runs_missed: [u64; EventClass::ALL.len()],
-    paths_truncated: u64,
     /// Some charges were not followed up to the root lately: thresholds above do not see every charge.
     pub(super) is_truncating: bool,
 }
@@ -21,17 +24,14 @@ pub(super) struct ProgramCounters {
 impl ProgramCounters {
     /// Other programs are loaded.
     pub(super) fn restart(&mut self) {
-        let Self { totals: BpfLosses { lost: _, invalid, programs }, unloaded, invalid: all_invalid, .. } =
-            *self;
-        let totals = BpfLosses { lost: LossCounters::default(), invalid, programs: programs + 1 };
-        *self = Self { totals, unloaded, invalid: all_invalid, ..Self::default() };
+        let Self { loads, invalid, invalid_published, event, .. } = *self;
+        *self = Self { loads: loads + 1, invalid, invalid_published, event, ..Self::default() };
     }
 
     /// The programs are unloaded: exports what they counted last.
     pub(super) fn unload(&mut self, handle: &BpfHandle, metrics: &Metrics) {
         self.export_suppressed(handle, metrics);
-        self.export_runs(handle, metrics);
-        self.unloaded = self.read_losses(Some(handle));
+        self.export_losses(handle, metrics);
     }
 
     /// Exports the reasons for which an armed kill order was not carried out.
@@ -45,36 +45,44 @@ impl ProgramCounters {
         }
     }
 
-    /// Exports how often programs were not run and paths were truncated; true if a change of the cgroup tree may not
-    /// have been reported.
-    pub(super) fn export_runs(&mut self, handle: &BpfHandle, metrics: &Metrics) -> bool {
+    /// Exports what was lost, how often programs were not run, and how many paths were truncated; true if a change
+    /// of the cgroup tree may not have been reported.
+    pub(super) fn export_losses(&mut self, handle: &BpfHandle, metrics: &Metrics) -> bool {
         let mut is_tree_missed = false;
         for ((class, sum), before) in handle.runs_missed().into_iter().zip(&mut self.runs_missed) {
             let more = grown(sum, before);
             if more > 0 {
-                metrics
-                    .bpf_program_runs_missed
-                    .get_or_create(&ProgramLabels { source: class.name() })
-                    .inc_by(more);
+                let labels = ProgramLabels { source: class.name() };
+                metrics.bpf_program_runs_missed.get_or_create(&labels).inc_by(more);
                 is_tree_missed |= class == EventClass::Cgroup;
             }
         }
-        if let Ok(counters) = handle.lost() {
-            let more = grown(counters.walk_cut, &mut self.paths_truncated);
-            metrics.bpf_paths_truncated.inc_by(more);
-            self.is_truncating = more > 0;
+        let Ok(lost) = handle.lost() else { return is_tree_missed };
+        let before = std::mem::replace(&mut self.lost, lost);
+        let more = lost.get(Counter::WalkCut).saturating_sub(before.get(Counter::WalkCut));
+        metrics.bpf_paths_truncated.inc_by(more);
+        self.is_truncating = more > 0;
+        let mut has_grown = self.invalid > self.invalid_published;
+        self.invalid_published = self.invalid;
+        for ((r#type, now), (_, before)) in lost.by_record().into_iter().zip(before.by_record()) {
+            metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type }).inc_by(now.saturating_sub(before));
+            has_grown |= now > before;
+        }
+        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(before.by_map()) {
+            metrics.bpf_map_full.get_or_create(&MapLabels { map }).inc_by(now.saturating_sub(before));
+            has_grown |= now > before;
+        }
+        if has_grown {
+            let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
+            let (lost, invalid) = (lost.records_lost(), self.invalid);
+            self.event = Some(BpfEventsLost { lost, invalid, map_full });
         }
         is_tree_missed
     }
 
-    /// Returns what was lost in all, if that has grown since the last call.
-    pub(super) fn read_losses(&mut self, handle: Option<&BpfHandle>) -> Option<BpfLosses> {
-        if self.unloaded.is_some() {
-            return self.unloaded.take();
-        }
-        let totals = BpfLosses { lost: handle?.lost().ok()?, invalid: self.invalid, ..self.totals };
-        let before = std::mem::replace(&mut self.totals, totals);
-        (before.counters() != totals.counters()).then_some(totals)
+    /// Takes the event of what was lost since the last one; its numbers are totals.
+    pub(super) fn take_event(&mut self) -> Option<BpfEventsLost> {
+        self.event.take()
     }
 
     /// Counts events; true if others are missing or could not be decoded.
