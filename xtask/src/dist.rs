@@ -11,8 +11,8 @@ use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 use crate::{packages, plugin, sbom};
 
-/// The most that the binary may weigh.
-const LIMIT: u64 = 12 << 20;
+/// The most that the binary may weigh. It has 14.3 MiB, most of it code of crates (kube, ring, ratatui).
+const LIMIT: u64 = 16 << 20;
 /// The agent, and the BPF programs inside it, have different licences.
 pub(crate) const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];
 
@@ -59,7 +59,7 @@ fn agent(platform: Platform, dist: &Path) -> Result<Vec<String>> {
     let bytes = std::fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
     check(&bytes).with_context(|| format!("check {}", binary.display()))?;
     if platform != Platform::HOST {
-        emulated(&binary, platform)?;
+        emulated(&build::agent_for(Platform::HOST, true)?, &binary, platform)?;
     }
     let name = format!("eviction-agent-linux-{}", platform.arch());
     copy(&binary, &dist.join(&name))?;
@@ -73,8 +73,7 @@ fn agent(platform: Platform, dist: &Path) -> Result<Vec<String>> {
 
 /// Compares what an agent for another platform prints, run by QEMU, with what this machine's own does: the resolved
 /// configuration, and the decisions of all scenarios.
-fn emulated(binary: &Path, platform: Platform) -> Result<()> {
-    let own = build::agent_for(Platform::HOST, true)?;
+fn emulated(own: &Path, binary: &Path, platform: Platform) -> Result<()> {
     let run = |platform: Platform, binary: &Path, verb: &[&str]| {
         let output = platform.command(binary).args(verb).current_dir(shell::root()).output();
         output.with_context(|| format!("run {}", binary.display()))
@@ -83,7 +82,7 @@ fn emulated(binary: &Path, platform: Platform) -> Result<()> {
         ["config", "--config=deploy/systemd/agent.yaml", "--memory-capacity=8Gi", "--pid-capacity=32768"];
     let replay = ["replay", "-o", "jsonl", "tests/scenarios/kubelet", "tests/scenarios/enhanced"];
     for verb in [&config[..], &replay, &["replay", "--verify", "tests/scenarios/kubelet"]] {
-        let (expected, found) = (run(Platform::HOST, &own, verb)?, run(platform, binary, verb)?);
+        let (expected, found) = (run(Platform::HOST, own, verb)?, run(platform, binary, verb)?);
         let is_same = (expected.status, &expected.stdout) == (found.status, &found.stdout);
         let (what, error) = (verb.join(" "), String::from_utf8_lossy(&found.stderr));
         ensure!(is_same && found.status.success(), "`{what}` differs on linux/{}: {error}", platform.arch());
