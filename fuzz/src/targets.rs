@@ -6,6 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use eviction_agent::source::pods::parse_pod_list;
+use eviction_agent::telemetry::recording::format::{begin, frame_of};
+use eviction_agent::telemetry::recording::reader::Segment;
 use eviction_bpf::Event;
 use eviction_bpf::btf::Btf;
 use eviction_bpf::decode::decode;
@@ -190,4 +192,17 @@ fn in_file(content: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
 
 fn has(text: &[u8], word: &str) -> bool {
     text.windows(word.len()).any(|window| window == word.as_bytes())
+}
+
+/// A recording: the bytes as they are, and as frames with the right checksums, a line each that begins with
+/// the digit of its kind.
+pub fn recording(input: &[u8]) -> bool {
+    let frames = input.split(|byte| *byte == b'\n').filter_map(|line| line.split_first());
+    let frames = frames.flat_map(|(kind, payload)| frame_of(kind.wrapping_sub(b'0'), payload));
+    let framed: Vec<u8> = begin().into_iter().chain(frames).collect();
+    let read = |bytes: &[u8]| {
+        let Ok(mut segment) = Segment::read(bytes) else { return 0 };
+        std::iter::from_fn(|| segment.next_item().ok().flatten()).count()
+    };
+    read(input) + read(&framed) > 0
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 type Target = (&'static str, fn(&[u8]) -> bool);
 
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 9] = [
     ("record", targets::record),
     ("btf", targets::btf),
     ("cgroup_files", targets::cgroup_files),
@@ -20,6 +20,7 @@ const TARGETS: [Target; 8] = [
     ("kubelet_configuration", targets::kubelet_configuration),
     ("agent_configuration", targets::agent_configuration),
     ("pod_list", targets::pod_list),
+    ("recording", targets::recording),
 ];
 
 fn corpus() -> std::path::PathBuf {

@@ -102,7 +102,8 @@ fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
             millis = millis * 31 % 97;
             scene.interrupt.sleep(Duration::from_millis(millis)).unwrap();
             agent.kill().unwrap();
-            assert!(verified(&scene.recording()) > round, "{profile} {round}");
+            // A recorder without CPU time may have lost the last one.
+            assert!(verified(&scene.recording()) >= round, "{profile} {round}");
         }
         let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
         scene.evict_hog(&mut agent, "last");
@@ -111,8 +112,44 @@ fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
         let table = run("replay", &scene.recording(), &[]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
+        explained_and_exported(&scene.recording());
         drop(bystander);
     }
+}
+
+/// The other verbs take the same recording.
+fn explained_and_exported(recording: &Path) {
+    let text = |verb: &str, more: &[&str]| {
+        let output = run(verb, recording, more);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{verb} {more:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(text("explain", &["--pod", "shop/last"]).contains("EVICT shop/last"));
+    let lines = text("export", &[]);
+    assert!(lines.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()));
+    assert!(lines.contains("\"kind\":\"decision\"") && lines.contains("\"kind\":\"sample\""));
+    let csv = text("export", &["-o", "csv"]);
+    let columns = |line: &str| line.split(',').count() == 6;
+    assert!(csv.lines().all(columns) && csv.contains(",shop,bystander,"), "{csv}");
+    let metrics = text("export", &["-o", "openmetrics"]);
+    assert!(metrics.ends_with("# EOF\n") && metrics.contains("{namespace=\"shop\",pod=\"last\"}"));
+    assert!(text("what-if", &["--expect", "same"]).contains("fact"));
+    let calm = ["--kubelet", "evictionHard.memory.available=1Ki", "--expect", "evictions=0"];
+    assert!(text("what-if", &calm).contains("what if: 0 evictions"));
+    let sweep = text("what-if", &["--sweep", "memory.available=1Ki..64Mi"]);
+    assert_eq!(sweep.lines().count(), 11, "{sweep}");
+    for wrong in [
+        &["--kubelet", "evictionHard.a=1", "--kubelet", "evictionHard.a=2"][..],
+        &["--without", "shop/last", "--priority", "shop/last=1"],
+        &["--kubelet", "evictionHard.memory.available=1Gi", "--sweep", "memory.available=1Ki..1Gi"],
+    ] {
+        let output = run("what-if", recording, wrong);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && errors.contains("contradict"), "{errors}");
+    }
+    let failed = run("what-if", recording, &["--expect", "evictions>=1000"]);
+    assert_eq!(failed.status.code(), Some(1));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod core;
 mod node;
 mod oom;
+mod recorder;
 mod storm;
 
 use std::process::{Command, ExitCode};
@@ -27,6 +28,8 @@ enum Bench {
     Oom(oom::Oom),
     /// Every hook at once from many cgroups: what is lost, and when a crossing is seen
     Storm(storm::Storm),
+    /// Size and cost of a day of recordings
+    Recorder(recorder::Recorder),
     /// Slowdown of page faults and processes by the agent, far from every line and near one
     Overhead(node::Node),
     /// Crossing to decision and to death, beside polls, notifications, earlyoom and nohang
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Core(args) => core::run(args),
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
+        Bench::Recorder(args) => recorder::run(args),
         Bench::Overhead(args) => node::run("overhead", args, Companions::Nothing),
         Bench::Reaction(args) => node::run("reaction", args, Companions::Others),
         Bench::KernelKill(args) => node::run("kernel-kill", args, Companions::Others),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,16 +11,19 @@ use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
 use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out, StreamFormat, complain, is_coloured};
+use super::output::{Ended, Out, StreamFormat, complain, complain_unread, is_coloured};
 use super::replay;
 use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
 use crate::scenario::read;
+use crate::scenario::recording::{self, Unread};
 use crate::scenario::run::{Explained, explain_under};
+use crate::telemetry::recording::reader::is_recording;
 
 /// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
 #[derive(Debug, Args)]
@@ -35,6 +38,10 @@ pub(super) struct ExplainArgs {
     pod: Option<String>,
     #[command(flatten)]
     socket: SocketArgs,
+    /// Explain decisions of a recording around this time only, within a minute; for example
+    /// 2026-01-05T08:00:30Z
+    #[arg(long, value_name = "TIME")]
+    at: Option<Timestamp>,
     /// Explain decisions for this eviction signal only, for example memory.available
     #[arg(long, value_name = "SIGNAL", value_parser = known_signal)]
     signal: Option<Signal>,
@@ -91,6 +98,11 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, End
     let mut explanations = Explanations::new(args);
     let (mut code, mut broken) = (ExitCode::SUCCESS, None);
     for file in &args.subjects {
+        if is_recording(file) {
+            let explained = explained(args, file, &mut code)?;
+            explanations.write(&explained, out)?;
+            continue;
+        }
         read::each(file, &mut |found| {
             if broken.is_some() {
                 return;
@@ -121,6 +133,29 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, End
         complain(&format!("error: {complaint}\n"));
     }
     Ok(code)
+}
+
+/// The decisions of a recording that are asked for.
+fn explained(args: &ExplainArgs, file: &Path, code: &mut ExitCode) -> Result<Explained, Failure> {
+    if args.config.is_some() || args.profile.is_some() {
+        let error = "explain: --config and --profile do not change a recording";
+        return Err(Failure::usage(error).help("use `what-if`"));
+    }
+    let minute = jiff::SignedDuration::from_mins(1);
+    let within = args.at.map_or((Timestamp::MIN, Timestamp::MAX), |at| {
+        (at.checked_sub(minute).unwrap_or(Timestamp::MIN), at.checked_add(minute).unwrap_or(Timestamp::MAX))
+    });
+    let mut error = |unread: Unread| {
+        if !complain_unread(&unread) {
+            *code = ExitCode::FAILURE;
+        }
+    };
+    let mut explained = recording::explained(file, within, &mut error)
+        .map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+    if let Some(signal) = args.signal {
+        explained.reports.retain(|report| is_of_signal(report, signal));
+    }
+    Ok(explained)
 }
 
 /// Whether a decision is about a threshold of that signal.

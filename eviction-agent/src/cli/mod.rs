@@ -7,12 +7,14 @@ mod client;
 mod config;
 mod configuration;
 mod explain;
+mod export;
 mod output;
 mod record;
 mod replay;
 mod run;
 mod top;
 mod watch;
+mod what_if;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -45,6 +47,8 @@ enum Verb {
     Top(top::TopArgs),
     Watch(watch::WatchArgs),
     Replay(replay::ReplayArgs),
+    WhatIf(what_if::WhatIfArgs),
+    Export(export::ExportArgs),
     Cleanup(cleanup::CleanupArgs),
     Completion(about::CompletionArgs),
     Man(about::ManArgs),
@@ -101,6 +105,8 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Top(args) => top::run(&args, &mut out),
         Verb::Watch(args) => watch::run(&args, &mut out),
         Verb::Replay(args) => replay::run(&args, &mut out),
+        Verb::WhatIf(args) => what_if::run(&args, &mut out),
+        Verb::Export(args) => export::run(&args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),
         Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),
         Verb::Man(args) => about::man(&args, Cli::command(), &mut out),

@@ -8,6 +8,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::daemon::Failure;
+use crate::scenario::recording::Unread;
 
 /// Standard output. What is written to it must be flushed.
 pub(super) type Out = BufWriter<StdoutLock<'static>>;
@@ -40,6 +41,13 @@ pub(super) fn out() -> Out {
 /// Writes to standard error. A closed one is ignored: there is nobody to be told.
 pub(super) fn complain(text: &str) {
     let _ignored = io::stderr().write_all(text.as_bytes());
+}
+
+/// Says which segment of a recording cannot be read to its end. True if that is no fault: a killed agent
+/// leaves one that is cut off.
+pub(super) fn complain_unread(Unread { text, is_cut }: &Unread) -> bool {
+    complain(&format!("{}: {text}\n", if *is_cut { "warning" } else { "error" }));
+    *is_cut
 }
 
 /// Flushes standard output, and ends a verb.

@@ -11,13 +11,13 @@ use clap::Args;
 use eviction_config::load_agent;
 use eviction_core::record::DecisionRecord;
 
-use super::output::{Ended, Out, StreamFormat, columns, complain, table};
+use super::output::{Ended, Out, StreamFormat, columns, complain, complain_unread, table};
 use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
 use crate::scenario::expected::{Difference, compare};
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
-use crate::scenario::recording::{self, Replay, Verified};
+use crate::scenario::recording::{self, Replay, Unread, Verified};
 use crate::scenario::run::{Overrides, run_under};
 use crate::telemetry::decision_log::EvictedPod;
 use crate::telemetry::recording::reader::is_recording;
@@ -153,10 +153,11 @@ fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
 
 /// Decides a recording again and compares each decision.
 fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(), Ended> {
-    let Verified { same, different, errors } = match recording::verify(file) {
+    let Verified { same, different, lost, errors } = match recording::verify(file) {
         Ok(verified) => verified,
         Err(error) => {
-            Verified { errors: vec![format!("read {}: {error}", file.display())], ..Verified::default() }
+            let text = format!("read {}: {error}", file.display());
+            Verified { errors: vec![Unread { text, is_cut: false }], ..Verified::default() }
         }
     };
     tally.passed += same;
@@ -164,12 +165,9 @@ fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(),
     for text in different {
         writeln!(out, "{}: {text}", file.display())?;
     }
-    // A killed agent leaves a cut-off segment: no fault.
-    for error in errors {
-        if !error.contains(": cut off after byte ") {
-            tally.errors += 1;
-        }
-        complain(&format!("error: {error}\n"));
+    tally.errors += errors.iter().filter(|error| !complain_unread(error)).count();
+    if lost > 0 {
+        complain(&format!("warning: {}: the inputs of {lost} decisions are lost\n", file.display()));
     }
     Ok(())
 }
@@ -177,10 +175,6 @@ fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(),
 /// A row for each eviction that a recording comes to.
 fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
     let (mut replay, mut rows) = (Replay::default(), Vec::new());
-    let error = |tally: &mut Tally, error: &str| {
-        tally.errors += usize::from(!error.contains(": cut off after byte "));
-        complain(&format!("error: {error}\n"));
-    };
     let read = recording::each(file, &mut |item| match item {
         Ok(item) => {
             let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
@@ -199,13 +193,14 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
                 ]);
             }
         }
-        Err(text) => {
+        Err(unread) => {
             replay.interrupt();
-            error(tally, &text);
+            tally.errors += usize::from(!complain_unread(&unread));
         }
     });
     if let Err(cause) = read {
-        error(tally, &format!("read {}: {cause}", file.display()));
+        tally.errors += 1;
+        complain(&format!("error: read {}: {cause}\n", file.display()));
     }
     rows
 }

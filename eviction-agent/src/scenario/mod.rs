@@ -6,7 +6,10 @@ pub mod format;
 pub mod inputs;
 pub mod read;
 pub mod recording;
+#[cfg(test)]
+mod recording_tests;
 pub mod run;
 mod simulator;
 #[cfg(test)]
 mod tests;
+pub mod what_if;

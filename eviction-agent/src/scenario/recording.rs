@@ -1,6 +1,6 @@
 //! Recordings, decided again by the same engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,12 +8,14 @@ use std::sync::Arc;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event, Input};
-use eviction_core::pod::Pod;
+use eviction_core::pod::{Pod, PodName};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::record::DecisionRecord;
 use eviction_core::time::Timestamp;
 use serde_json::Value;
 
+use super::format::Outcome;
+use super::run::Explained;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
 
@@ -76,19 +78,24 @@ impl Replay {
         self.read = None;
     }
 
+    /// Whether the last key began an engine.
+    pub fn has_begun(&self) -> bool {
+        !self.skip_pods
+    }
+
     /// The engine, once there was a key.
     pub fn engine(&self) -> Option<&Engine> {
         self.engine.as_ref()
     }
 }
 
-fn known(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
+pub(super) fn known(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
     let known = |pod: &Arc<Pod>| Arc::new(KnownPod::new((**pod).clone(), engine.policy()));
     Arc::new(PodSet::new(pods.iter().map(known).collect()))
 }
 
 /// An engine that goes on where the recorded one was.
-fn engine(key: &Key) -> Engine {
+pub(super) fn engine(key: &Key) -> Engine {
     let Key { at, policy, dry_run, state, layout, terminating, api, lost: _, pods: _ } = key.clone();
     let mut engine = Engine::new(policy);
     if dry_run {
@@ -108,12 +115,20 @@ fn engine(key: &Key) -> Engine {
     engine
 }
 
-/// Hands over the items of all segments, and what is wrong with those that cannot be read to their end,
-/// each with its file.
+/// A segment that cannot be read to its end.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// Which, where and why.
+    pub text: String,
+    /// It is cut off, as a killed agent leaves it.
+    pub is_cut: bool,
+}
+
+/// Hands over the items of all segments, and what is wrong with those that cannot be read to their end.
 ///
 /// # Errors
 /// If the recording cannot be found, or holds nothing that can be read.
-pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, String>)) -> io::Result<()> {
+pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, Unread>)) -> io::Result<()> {
     let segments = find(path)?;
     if segments.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no recording"));
@@ -127,10 +142,48 @@ pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, String>)) -> io::
             Ok(())
         };
         if let Err(error) = read() {
-            use_one(Err(format!("read {}: {error}", segment.display())));
+            let is_cut = matches!(error, FormatError::Cut(_));
+            use_one(Err(Unread { text: format!("read {}: {error}", segment.display()), is_cut }));
         }
     }
     Ok(())
+}
+
+/// The decisions of a recording within a time, as `explain` takes them: those that were recorded, and those
+/// that evict. What cannot be read is handed to `error`.
+///
+/// # Errors
+/// If the recording cannot be found.
+pub fn explained(
+    path: &Path,
+    within: (Timestamp, Timestamp),
+    error: &mut dyn FnMut(Unread),
+) -> io::Result<Explained> {
+    let mut recorded = BTreeSet::new();
+    each(path, &mut |item| {
+        if let Ok(Item::Decision(record)) = item {
+            recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
+        }
+    })?;
+    let (mut replay, mut reports, mut pods) = (Replay::default(), Vec::new(), BTreeMap::new());
+    each(path, &mut |item| match item {
+        Ok(item) => {
+            if let Item::Pods(_, all) = item {
+                pods.extend(all.iter().map(|pod| (pod.uid.clone(), PodName::of(pod))));
+            }
+            let Some(decision) = replay.take(item) else { return };
+            let is_within = within.0 <= decision.at && decision.at <= within.1;
+            if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
+                reports.push(DecisionRecord::of(&decision));
+            }
+        }
+        Err(cause) => {
+            replay.interrupt();
+            error(cause);
+        }
+    })?;
+    let outcome = Outcome { name: path.display().to_string(), ..Outcome::default() };
+    Ok(Explained { outcome, pods: pods.into_values().collect(), reports })
 }
 
 /// What came of deciding again.
@@ -140,8 +193,10 @@ pub struct Verified {
     pub same: usize,
     /// Decisions that differ, each in a text.
     pub different: Vec<String>,
+    /// Decisions whose inputs the recorder lost, or that a segment lacks that cannot be read.
+    pub lost: usize,
     /// What could not be read.
-    pub errors: Vec<String>,
+    pub errors: Vec<Unread>,
 }
 
 /// Eviction decisions without a record count as different if the recording goes on for so long: a killed
@@ -159,7 +214,7 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
     each(path, &mut |item| match item {
         Ok(Item::Decision(record)) => match record["at"].as_str().and_then(|at| at.parse().ok()) {
             Some(at) => records.entry(at).or_default().push(record.clone()),
-            None => verified.errors.push("a decision without a time".to_owned()),
+            None => verified.different.push("a decision without a time".to_owned()),
         },
         Ok(_) => {}
         Err(error) => verified.errors.push(error),
@@ -167,13 +222,22 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
     let mut replay = Replay::default();
     let mut found: BTreeMap<Timestamp, Value> = BTreeMap::new();
     let mut unrecorded: Option<Timestamp> = None;
+    // Times from the last input before something was lost to the key after it.
+    let (mut last, mut gaps) = (Timestamp::MIN, Vec::new());
     each(path, &mut |item| {
         let Ok(item) = item else { return replay.interrupt() };
         if let Item::Header(_) = item {
             unrecorded = None;
         }
-        let Some(decision) = replay.take(item) else { return };
+        let decision = replay.take(item);
+        if let Item::Key(key) = item
+            && replay.has_begun()
+        {
+            gaps.push((last, key.at));
+        }
+        let Some(decision) = decision else { return };
         let at = decision.at;
+        last = at;
         if let Some(evicted) =
             unrecorded.filter(|evicted| at.as_second() - evicted.as_second() > TICK_SECONDS)
         {
@@ -186,18 +250,26 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
             }
             return;
         };
+        let is_evaluated = decision.evaluation().is_some();
         let Some(again) = comparable(&decision) else { return };
         match recorded.iter().position(|record| without_notes(record.clone()) == again) {
             Some(place) => {
                 recorded.remove(place);
                 verified.same += 1;
             }
-            None => drop(found.insert(at, again)),
+            // Other inputs of the same time come to no evaluation.
+            None if is_evaluated || !found.contains_key(&at) => drop(found.insert(at, again)),
+            None => {}
         }
     })?;
+    gaps.push((last, Timestamp::MAX));
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {
             Some(again) => difference(&without_notes(record), again, String::new()),
+            None if gaps.iter().any(|(from, to)| (*from..=*to).contains(&at)) => {
+                verified.lost += 1;
+                continue;
+            }
             None => "recorded, but not decided again".to_owned(),
         };
         verified.different.push(format!("{at}: {why}"));

@@ -5,7 +5,7 @@
 //! plausibility, which need several samples, are left out.
 
 pub(crate) mod pods;
-mod sample;
+pub(crate) mod sample;
 pub(crate) mod settings;
 pub(crate) mod writer;
 

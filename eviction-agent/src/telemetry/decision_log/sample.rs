@@ -9,7 +9,7 @@ use eviction_core::snapshot::{
 };
 
 /// The values of the node and of its pods.
-pub(super) fn summary(snapshot: &Snapshot) -> Value {
+pub(crate) fn summary(snapshot: &Snapshot) -> Value {
     let NodeStats {
         memory,
         allocatable_memory,
@@ -40,7 +40,7 @@ pub(super) fn summary(snapshot: &Snapshot) -> Value {
 }
 
 /// The node's memory by measures that the Summary does not have.
-pub(super) fn memory(detail: &MemoryDetail) -> Value {
+pub(crate) fn memory(detail: &MemoryDetail) -> Value {
     let &MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
         detail;
     #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]

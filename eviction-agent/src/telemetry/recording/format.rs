@@ -76,7 +76,7 @@ pub enum FormatError {
 }
 
 /// The first bytes of a segment.
-pub(super) fn begin() -> Vec<u8> {
+pub fn begin() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
@@ -90,6 +90,16 @@ pub(super) fn frame(kind: Kind, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u
     out[start + 1..start + 5].copy_from_slice(&length.to_le_bytes());
     let sum = checksum(&out[start..start + 5], &out[start + HEAD..]);
     out[start + 5..start + HEAD].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A frame of that kind, whatever it is.
+pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame(Kind::Event, &mut out, |out| out.extend(payload));
+    out[0] = kind;
+    let sum = checksum(&out[..5], payload);
+    out[5..HEAD].copy_from_slice(&sum.to_le_bytes());
+    out
 }
 
 fn checksum(head: &[u8], payload: &[u8]) -> u32 {

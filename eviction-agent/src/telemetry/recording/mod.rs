@@ -5,7 +5,7 @@
 //! begins with a [`Key`], which is all that an engine needs to go on from there. `docs/recordings.md` has the
 //! format.
 
-mod format;
+pub mod format;
 pub(crate) mod queue;
 pub mod reader;
 mod sample;

@@ -15,9 +15,9 @@ use super::{Key, Recorded};
 use crate::spsc::{Next, Receiver, Sender};
 
 /// Inputs that wait for the recorder.
-pub(super) const INPUTS: usize = 256;
+pub(super) const INPUTS: usize = 512;
 /// Samples among them.
-pub(super) const SAMPLES: usize = 32;
+pub(super) const SAMPLES: usize = 64;
 
 /// Takes what the engine is told.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The thread that records. It has the lowest priority, and nothing waits for it.
+//! The thread that records. Nothing waits for it.
 
 use std::io;
 use std::sync::Arc;
@@ -110,8 +110,10 @@ impl Recorder {
             let _ = poll(&mut fds, Some(&timeout));
             self.inputs.clear();
             self.reports.clear();
-            // In this order: what a decision was made of is written with it at the latest.
-            let ended = self.take_reports() & self.take_inputs();
+            // Read in this order, and written in the other: what a decision was made of is before it.
+            let (reports, reports_ended) = self.reports();
+            let ended = self.take_inputs() & reports_ended;
+            reports.into_iter().for_each(|report| self.take(report));
             let flushed = self.writer.flush();
             self.check(flushed);
             if ended {
@@ -132,12 +134,14 @@ impl Recorder {
         }
     }
 
-    fn take_reports(&mut self) -> bool {
+    /// What waits, and whether nothing more will come.
+    fn reports(&mut self) -> (Vec<Recorded>, bool) {
+        let mut waiting = Vec::new();
         loop {
             match self.reports.next() {
-                Next::Value(recorded) => self.take(recorded),
-                Next::Empty => return false,
-                Next::Ended => return true,
+                Next::Value(report) => waiting.push(report),
+                Next::Empty => return (waiting, false),
+                Next::Ended => return (waiting, true),
             }
         }
     }
@@ -197,14 +201,10 @@ impl Recorder {
     }
 }
 
-/// Nice 19 for the CPU, idle for the disk.
+/// Idle for the disk. Of the CPU it needs little, and near a threshold it must keep up.
 fn lower_priority() {
-    const NICE: i32 = 19;
     const IDLE: libc::c_int = 3 << 13;
     const PROCESS: libc::c_int = 1;
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(%error, "nice");
-    }
     // SAFETY: it takes three numbers; 0 is the calling thread.
     let set = unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, IDLE) };
     if set < 0 {

@@ -1,0 +1,202 @@
+//! `export`: a recording in the formats of others.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use eviction_core::input::{Event, Input};
+use eviction_core::observation::Observations;
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::snapshot::Snapshot;
+use eviction_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::output::{Ended, Out, complain_unread};
+use crate::daemon::Failure;
+use crate::scenario::recording::each;
+use crate::telemetry::decision_log::{pods, sample};
+use crate::telemetry::recording::reader::Item;
+
+/// Print a recording as JSON lines, CSV or OpenMetrics
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// Recording: a directory of `recorder.directory` or one of its segments
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Output format. csv and openmetrics have the eviction signals and the memory of pods; openmetrics
+    /// can be imported by `promtool tsdb create-blocks-from openmetrics`
+    #[arg(short, long, value_enum, default_value_t = ExportFormat::Jsonl, help_heading = "Output")]
+    output: ExportFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ExportFormat {
+    /// Everything, one JSON object a line
+    Jsonl,
+    /// time,metric,labels...,value
+    Csv,
+    /// OpenMetrics text with timestamps
+    Openmetrics,
+}
+
+pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let errors = match args.output {
+        ExportFormat::Jsonl => read(&args.file, &mut |times, item| writeln!(out, "{}", line(times, item)))?,
+        ExportFormat::Csv => {
+            writeln!(out, "time,metric,eviction_signal,namespace,pod,value")?;
+            write_points(&args.file, &mut |point| {
+                let Point { at, family, signal, namespace, pod, value } = point;
+                writeln!(out, "{at},{family},{signal},{},{},{value}", csv(namespace), csv(pod))
+            })?
+        }
+        ExportFormat::Openmetrics => {
+            let mut errors = 0;
+            // The samples of a metric come together.
+            for (family, help) in FAMILIES {
+                writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
+                // Milliseconds tell the samples of a series apart.
+                let mut last: BTreeMap<String, i64> = BTreeMap::new();
+                errors = write_points(&args.file, &mut |point| {
+                    let Point { at, family: of, signal, namespace, pod, value } = point;
+                    if of != family {
+                        return Ok(());
+                    }
+                    let labels = match signal {
+                        "" => format!("namespace={namespace:?},pod={pod:?}"),
+                        signal => format!("eviction_signal={signal:?}"),
+                    };
+                    let millis = at.as_millisecond();
+                    if last.get(&labels).is_some_and(|last| *last >= millis) {
+                        return Ok(());
+                    }
+                    writeln!(out, "{family}{{{labels}}} {value} {}.{:03}", millis / 1000, millis % 1000)?;
+                    last.insert(labels, millis);
+                    Ok(())
+                })?;
+            }
+            writeln!(out, "# EOF")?;
+            errors
+        }
+    };
+    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// From the times of a recording to those of the system's clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times(i64);
+
+impl Times {
+    fn shown(self, at: Timestamp) -> Timestamp {
+        at.checked_add(jiff::SignedDuration::from_nanos(self.0)).unwrap_or(at)
+    }
+}
+
+/// Hands over all items; returns how many segments are damaged. One that is cut off is none.
+fn read(file: &Path, use_one: &mut dyn FnMut(Times, &Item) -> io::Result<()>) -> Result<usize, Ended> {
+    let (mut times, mut errors, mut broken) = (Times::default(), 0, None);
+    let read = each(file, &mut |item| match item {
+        Ok(Item::Clock(offset)) => times = Times(*offset),
+        Ok(item) if broken.is_none() => broken = use_one(times, item).err(),
+        Ok(_) => {}
+        Err(error) => {
+            errors += usize::from(!complain_unread(&error));
+        }
+    });
+    read.map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+    match broken {
+        Some(error) => Err(error.into()),
+        None => Ok(errors),
+    }
+}
+
+fn line(times: Times, item: &Item) -> Value {
+    let at = |at: &Timestamp| times.shown(*at);
+    let sampled = |kind: &str, when: &Timestamp, snapshot: &Snapshot| {
+        let memory = sample::memory(&snapshot.node.memory_detail);
+        json!({"at": at(when), "kind": kind, "summary": sample::summary(snapshot), "memory": memory})
+    };
+    match item {
+        Item::Header(header) => json!({"kind": "segment", "header": header}),
+        Item::Key(key) => json!({"at": at(&key.at), "kind": "key", "key": key}),
+        Item::Pods(when, all) => {
+            let all: Vec<_> = all.iter().map(|pod| pods::write(pod)).collect();
+            json!({"at": at(when), "kind": "pods", "pods": all})
+        }
+        Item::Input(Input { at: when, event: Event::Sample(snapshot) }) => sampled("sample", when, snapshot),
+        Item::Input(Input { at: when, event: Event::Reclaimed(Ok(snapshot)) }) => {
+            sampled("reclaimed", when, snapshot)
+        }
+        Item::Input(Input { at: when, event: Event::Reclaimed(Err(why)) }) => {
+            json!({"at": at(when), "kind": "reclaimed", "error": why})
+        }
+        Item::Input(Input { at: when, event }) => json!({"at": at(when), "kind": "event", "event": event}),
+        Item::Seed(raised) => json!({"kind": "conditions", "conditions": raised}),
+        Item::Usage(when, snapshot) => sampled("usage", when, snapshot),
+        Item::Decision(record) => json!({"kind": "decision", "decision": record}),
+        Item::Clock(_) => Value::Null,
+    }
+}
+
+const MEMORY: &str = "eviction_agent_pod_memory_working_set_bytes";
+
+/// The metrics of the agent that a recording can tell.
+const FAMILIES: [(&str, &str); 4] = [
+    ("eviction_agent_signal_available_bytes", "What is available by the eviction signal."),
+    ("eviction_agent_signal_available_inodes", "What is available by the eviction signal."),
+    ("eviction_agent_signal_available_pids", "What is available by the eviction signal."),
+    (MEMORY, "Working set of the pod."),
+];
+
+/// A value at a time.
+struct Point<'a> {
+    at: Timestamp,
+    family: &'static str,
+    signal: &'static str,
+    namespace: &'a str,
+    pod: &'a str,
+    value: i64,
+}
+
+fn write_points(file: &Path, use_one: &mut dyn FnMut(Point<'_>) -> io::Result<()>) -> Result<usize, Ended> {
+    let mut names: BTreeMap<Box<str>, (Box<str>, Box<str>)> = BTreeMap::new();
+    read(file, &mut |times, item| {
+        let (at, snapshot, is_usage) = match item {
+            Item::Pods(_, pods) => {
+                let pods = pods.iter().map(|it| (it.uid.clone(), (it.namespace.clone(), it.name.clone())));
+                names = pods.collect();
+                return Ok(());
+            }
+            Item::Usage(at, snapshot) => (times.shown(*at), snapshot, true),
+            Item::Input(Input { at, event: Event::Sample(snapshot) }) => (times.shown(*at), snapshot, false),
+            _ => return Ok(()),
+        };
+        let observations = Observations::of(&snapshot.node);
+        for signal in Signal::ALL.into_iter().filter(|_| !is_usage) {
+            let Some(seen) = observations.get(signal) else { continue };
+            let family = match signal.resource() {
+                Resource::Inodes => FAMILIES[1].0,
+                Resource::Pids => FAMILIES[2].0,
+                Resource::Memory | Resource::EphemeralStorage => FAMILIES[0].0,
+            };
+            let signal = signal.name();
+            use_one(Point { at, family, signal, namespace: "", pod: "", value: seen.available })?;
+        }
+        for stats in snapshot.pods() {
+            let Some(value) = stats.values().memory_working_set else { continue };
+            let Some((namespace, pod)) = names.get(stats.uid()) else { continue };
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            use_one(Point { at, family: MEMORY, signal: "", namespace, pod, value })?;
+        }
+        Ok(())
+    })
+}
+
+/// In quotes where it has to be.
+fn csv(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}

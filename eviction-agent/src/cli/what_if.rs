@@ -1,0 +1,249 @@
+//! `what-if`: a recording with something changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use eviction_core::signal::Signal;
+use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
+
+use super::configuration::ProfileArg;
+use super::output::{Ended, Out, StreamFormat, columns, complain, table};
+use crate::daemon::Failure;
+use crate::scenario::what_if::{Changes, Comparison, compare, summary};
+
+/// Thresholds of a sweep.
+const STEPS: i64 = 10;
+
+/// Decide a recording again with something changed: which pods would have been evicted
+#[derive(Debug, Args)]
+pub(super) struct WhatIfArgs {
+    /// Recording: a directory of `recorder.directory` or one of its segments
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Field of the KubeletConfiguration, for example evictionHard.memory.available=1Gi (repeatable)
+    #[arg(long, value_name = "FIELD=VALUE")]
+    kubelet: Vec<String>,
+    /// Field of the AgentConfiguration, for example policy.maxEvictionsPerSync=1 (repeatable)
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<String>,
+    /// Eviction rules to follow
+    #[arg(long, value_enum)]
+    profile: Option<ProfileArg>,
+    /// Memory request of a pod (repeatable)
+    #[arg(long, value_name = "NAMESPACE/NAME=QUANTITY")]
+    request: Vec<String>,
+    /// Priority of a pod (repeatable)
+    #[arg(long, value_name = "NAMESPACE/NAME=NUMBER")]
+    priority: Vec<String>,
+    /// Pod that opts out of eviction; counts in the profile enhanced (repeatable)
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    protect: Vec<String>,
+    /// Pod that is not there (repeatable)
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    without: Vec<String>,
+    /// Ten hard thresholds of a signal, for example memory.available=100Mi..2Gi
+    #[arg(long, value_name = "SIGNAL=FROM..TO", conflicts_with = "expect")]
+    sweep: Option<String>,
+    /// Exit with 1 unless this holds: evictions=N, evictions<=N, evictions>=N, or same (repeatable)
+    #[arg(long, value_name = "CONDITION")]
+    expect: Vec<String>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
+    output: StreamFormat,
+}
+
+pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let changes = changes(args)?;
+    if let Some(sweep) = &args.sweep {
+        return run_sweep(args, &changes, sweep, out);
+    }
+    let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
+    let comparison = compared(args, &changes)?;
+    match args.output {
+        StreamFormat::Jsonl => {
+            writeln!(out, "{}", serde_json::to_string(&comparison).map_err(std::io::Error::other)?)?
+        }
+        StreamFormat::Table => {
+            let pods = |pods: &[String]| if pods.is_empty() { "-".to_owned() } else { pods.join(", ") };
+            let rows = comparison.rows.iter().map(|row| {
+                let basis = if row.projected { "projected" } else { "fact" };
+                [row.at.to_string(), pods(&row.recorded), pods(&row.what_if), basis.to_owned()]
+            });
+            out.write_all(table(["TIME", "RECORDED", "WHAT IF", "BASIS"], rows, columns()).as_bytes())?;
+            out.write_all(summary(&comparison).as_bytes())?;
+        }
+    }
+    let failed: Vec<_> = conditions.iter().filter(|it| !it.holds(&comparison)).collect();
+    for condition in &failed {
+        complain(&format!("error: expected {condition}\n"));
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn compared(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
+    let comparison =
+        compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))?;
+    comparison.errors.iter().for_each(|error| complain(&format!("warning: {error}\n")));
+    Ok(comparison)
+}
+
+fn run_sweep(args: &WhatIfArgs, changes: &Changes, sweep: &str, out: &mut Out) -> Result<ExitCode, Ended> {
+    let wrong = || Failure::usage(format!("--sweep {sweep}: must be SIGNAL=FROM..TO with quantities"));
+    let (signal, range) = sweep.split_once('=').ok_or_else(wrong)?;
+    let (from, to) = range.split_once("..").ok_or_else(wrong)?;
+    let bytes = |text| Quantity::parse(text).map(|it| it.value()).map_err(|_| wrong());
+    let (from, to) = (bytes(from)?, bytes(to)?);
+    if Signal::from_name(signal).is_none() || from > to || from < 0 {
+        return Err(wrong().into());
+    }
+    let field = format!("evictionHard.{signal}");
+    if changes.kubelet.contains_key(&field) {
+        return Err(Failure::usage(format!("--sweep and --kubelet {field} contradict each other")).into());
+    }
+    let mut rows = Vec::new();
+    for step in 0..STEPS {
+        let value = from + (to - from) / (STEPS - 1) * step;
+        let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
+        let mut changes = changes.clone();
+        changes.kubelet.insert(field.clone(), value.clone());
+        let world = compared(args, &changes)?.what_if;
+        if args.output == StreamFormat::Jsonl {
+            let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": world});
+            writeln!(out, "{line}")?;
+        }
+        let bytes = |it: Option<i64>| it.map_or_else(|| "-".to_owned(), |it| display_bytes(it.into()));
+        rows.push([
+            value,
+            world.evictions.to_string(),
+            bytes(world.least_available),
+            bytes(world.least_headroom),
+        ]);
+    }
+    if args.output == StreamFormat::Table {
+        let heading = ["THRESHOLD", "EVICTIONS", "LEAST AVAILABLE", "LEAST HEADROOM"];
+        out.write_all(table(heading, rows, columns()).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The changes, none of which contradicts another one.
+fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
+    let WhatIfArgs { kubelet, set, profile, request, priority, protect, without, .. } = args;
+    let mut agent: BTreeMap<String, String> = pairs("--set", set)?;
+    if let Some(profile) = profile {
+        let name = match profile {
+            ProfileArg::Kubelet => "Kubelet",
+            ProfileArg::Enhanced => "Enhanced",
+        };
+        if agent.insert("profile".to_owned(), name.to_owned()).is_some_and(|before| before != name) {
+            return Err(Failure::usage("--profile and --set profile contradict each other"));
+        }
+    }
+    let changes = Changes {
+        kubelet: pairs("--kubelet", kubelet)?,
+        agent,
+        requests: pairs::<QuantityArg>("--request", request)?
+            .into_iter()
+            .map(|(pod, it)| (pod, it.0))
+            .collect(),
+        priorities: pairs("--priority", priority)?,
+        protect: protect.iter().cloned().collect(),
+        without: without.iter().cloned().collect(),
+    };
+    let changed: BTreeSet<&String> =
+        changes.requests.keys().chain(changes.priorities.keys()).chain(&changes.protect).collect();
+    if let Some(pod) = changes.without.iter().find(|pod| changed.contains(pod)) {
+        return Err(Failure::usage(format!("{pod}: --without contradicts another change of the pod")));
+    }
+    Ok(changes)
+}
+
+struct QuantityArg(Quantity);
+
+impl FromStr for QuantityArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Quantity::parse(text).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+/// `KEY=VALUE`, each key once or with the same value.
+fn pairs<T: FromStr>(flag: &str, texts: &[String]) -> Result<BTreeMap<String, T>, Failure>
+where
+    T::Err: Display,
+{
+    let mut given: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut pairs = BTreeMap::new();
+    for text in texts {
+        let (key, value) = text
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| Failure::usage(format!("{flag} {text}: must have the form KEY=VALUE")))?;
+        if let Some(other) = given.insert(key, value).filter(|other| *other != value) {
+            return Err(Failure::usage(format!("{flag} {key}: {other} and {value} contradict each other")));
+        }
+        let value = value.parse().map_err(|error| Failure::usage(format!("{flag} {text}: {error}")))?;
+        pairs.insert(key.to_owned(), value);
+    }
+    Ok(pairs)
+}
+
+/// What scripts expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Same,
+    Exactly(usize),
+    AtMost(usize),
+    AtLeast(usize),
+}
+
+impl FromStr for Condition {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let wrong = || {
+            let error = "must be evictions=N, evictions<=N, evictions>=N or same";
+            Failure::usage(format!("--expect {text}: {error}"))
+        };
+        if text == "same" {
+            return Ok(Self::Same);
+        }
+        let rest = text.strip_prefix("evictions").ok_or_else(wrong)?;
+        let number = |text: &str| text.parse().map_err(|_| wrong());
+        match (rest.strip_prefix("<="), rest.strip_prefix(">="), rest.strip_prefix('=')) {
+            (Some(most), _, _) => number(most).map(Self::AtMost),
+            (_, Some(least), _) => number(least).map(Self::AtLeast),
+            (_, _, Some(exactly)) => number(exactly).map(Self::Exactly),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Condition {
+    fn holds(self, comparison: &Comparison) -> bool {
+        let evictions = comparison.what_if.evictions;
+        match self {
+            Self::Same => comparison.is_same(),
+            Self::Exactly(number) => evictions == number,
+            Self::AtMost(most) => evictions <= most,
+            Self::AtLeast(least) => evictions >= least,
+        }
+    }
+}
+
+impl Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Same => f.write_str("the same evictions"),
+            Self::Exactly(number) => write!(f, "{number} evictions"),
+            Self::AtMost(most) => write!(f, "at most {most} evictions"),
+            Self::AtLeast(least) => write!(f, "at least {least} evictions"),
+        }
+    }
+}

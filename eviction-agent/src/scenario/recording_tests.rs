@@ -1,0 +1,240 @@
+//! Recordings decided again, as they are and with something changed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::engine::Engine;
+use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, quantity, set_by, snapshot};
+use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::progress::EvictionResult;
+use eviction_core::record::DecisionRecord;
+use eviction_core::signal::Signal::MemoryAvailable;
+
+use super::recording::verify;
+use super::what_if::{Changes, Comparison, compare};
+use crate::telemetry::recording::writer::{Limits, Writer};
+use crate::telemetry::recording::{Header, Key, Recorded};
+
+/// What is available, second by second; a pod goes when it is below 100.
+const AVAILABLE: [u64; 8] = [900, 500, 350, 200, 90, 206, 400, 800];
+
+/// An engine that decides and is recorded, in two segments.
+fn record(directory: &Path) {
+    let limits = Limits {
+        directory: directory.to_owned(),
+        max_size: 1 << 30,
+        max_age: Duration::from_secs(3600),
+        min_free: 0,
+    };
+    let header = Header { run: "test".to_owned(), ..Header::default() };
+    let mut writer = Writer::open(limits, header).unwrap();
+    let policy = policy(vec![hard(MemoryAvailable, "100")]);
+    let mut engine = Engine::new(policy.clone());
+    let all = set_by(&policy, vec![pod("a", "10"), pod("b", "300")]);
+    let rest = set_by(&policy, vec![pod("b", "300")]);
+    let mut write =
+        |recorded: Recorded| writer.take(&recorded, |at| at).and_then(|()| writer.flush()).unwrap();
+    let key = |second: i64, engine: &Engine| {
+        Recorded::Key(Box::new(Key {
+            at: at(second),
+            policy: policy.clone(),
+            dry_run: false,
+            state: engine.state(),
+            layout: Some(Default::default()),
+            terminating: Vec::new(),
+            api: ApiReachability::Reachable,
+            lost: 0,
+            pods: Arc::clone(engine.pods()),
+        }))
+    };
+    write(key(0, &engine));
+    engine.step(Input { at: at(0), event: Event::DiskLayout(Ok(Default::default())) });
+    let mut tell = |engine: &mut Engine, second: i64, event: Event| {
+        let input = Input { at: at(second), event };
+        write(Recorded::Input(input.clone()));
+        let decision = engine.step(input);
+        if !decision.actions.is_empty() {
+            let record = DecisionRecord::of(&decision);
+            write(Recorded::Decision(serde_json::to_string(&record).unwrap()));
+        }
+    };
+    tell(&mut engine, 0, Event::Pods(Arc::clone(&all)));
+    for (second, available) in (1..).zip(AVAILABLE) {
+        let used: &[_] = &[memory_of("a", 120), memory_of("b", 200)];
+        let used = if second > 5 { &used[1..] } else { used };
+        let sample = snapshot(node(available, 900, at(second)), used);
+        tell(&mut engine, second, Event::Sample(sample));
+        if second == 5 {
+            let result = EvictionResult { uid: "a".into(), result: Ok(()) };
+            tell(&mut engine, second, Event::Evicted(result));
+            tell(&mut engine, second, Event::Pods(Arc::clone(&rest)));
+        }
+    }
+    write(key(9, &engine));
+}
+
+fn recorded() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    record(folder.path());
+    folder
+}
+
+fn changed(change: impl FnOnce(&mut Changes)) -> Comparison {
+    let mut changes = Changes::default();
+    change(&mut changes);
+    compare(recorded().path(), &changes).unwrap()
+}
+
+fn rows(comparison: &Comparison) -> Vec<(i64, String, String, bool)> {
+    let row = |row: &super::what_if::Row| {
+        let second = row.at.as_second() - at(0).as_second();
+        (second, row.recorded.join(","), row.what_if.join(","), row.projected)
+    };
+    comparison.rows.iter().map(row).collect()
+}
+
+fn threshold(value: &str) -> impl FnOnce(&mut Changes) + use<'_> {
+    move |changes| drop(changes.kubelet.insert("evictionHard.memory.available".into(), value.into()))
+}
+
+#[test]
+fn a_recording_is_decided_again_as_it_was() {
+    let verified = verify(recorded().path()).unwrap();
+    assert_eq!(verified.same, 1, "{verified:?}");
+    assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
+}
+
+#[test]
+fn a_decision_that_differs_is_told_with_its_place() {
+    let folder = recorded();
+    let segment = folder.path().join("00000000-20260105T080000Z.rec");
+    let text = fs::read(&segment).unwrap();
+    assert!(!text.is_empty());
+    // The same inputs with another decision.
+    let other = tempfile::tempdir().unwrap();
+    let limits = Limits {
+        directory: other.path().to_owned(),
+        max_size: 1 << 30,
+        max_age: Duration::from_secs(3600),
+        min_free: 0,
+    };
+    let mut writer = Writer::open(limits, Header::default()).unwrap();
+    let mut reader = crate::telemetry::recording::reader::Segment::open(&segment).unwrap();
+    while let Some(item) = reader.next_item().unwrap() {
+        use crate::telemetry::recording::reader::Item;
+        let recorded = match item {
+            Item::Key(key) => Recorded::Key(key),
+            Item::Input(input) => Recorded::Input(input),
+            Item::Pods(at, pods) if !pods.is_empty() => {
+                let pods = pods.iter().map(|pod| (**pod).clone()).collect();
+                let policy = policy(vec![hard(MemoryAvailable, "100")]);
+                Recorded::Input(Input { at, event: Event::Pods(set_by(&policy, pods)) })
+            }
+            Item::Decision(mut record) => {
+                record["pass"]["evictions"][0]["grace_period_seconds"] = 7.into();
+                Recorded::Decision(record.to_string())
+            }
+            _ => continue,
+        };
+        writer.take(&recorded, |at| at).unwrap();
+    }
+    writer.flush().unwrap();
+    let verified = verify(other.path()).unwrap();
+    let [difference] = &verified.different[..] else { panic!("{verified:?}") };
+    let expected = "pass.evictions[0].grace_period_seconds: recorded 7, decided again";
+    assert!(difference.contains(expected), "{difference}");
+}
+
+#[test]
+fn without_a_change_both_worlds_are_the_same() {
+    let comparison = changed(|_| {});
+    assert!(comparison.is_same());
+    assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), "default/pod-a".into(), false)]);
+    assert_eq!(comparison.recorded, comparison.what_if);
+    assert_eq!(comparison.recorded.least_available, Some(90));
+    assert_eq!(comparison.recorded.least_headroom, Some(-10));
+}
+
+#[test]
+fn a_higher_threshold_evicts_earlier_and_gives_back_what_the_pod_used() {
+    let comparison = changed(threshold("250"));
+    let expected = [
+        (4, String::new(), "default/pod-a".into(), false),
+        (5, "default/pod-a".to_owned(), "default/pod-b".into(), true),
+    ];
+    // 90 and the 120 of the pod are 210: still short.
+    assert_eq!(rows(&comparison), expected);
+    assert!(!comparison.is_same());
+    let gentle = changed(threshold("205"));
+    assert_eq!(rows(&gentle)[..1], [(4, String::new(), "default/pod-a".into(), false)]);
+    assert_eq!(gentle.what_if.evictions, 1);
+    assert_eq!(gentle.what_if.least_available, Some(200));
+}
+
+#[test]
+fn a_lower_threshold_keeps_the_pod_and_what_it_used() {
+    let comparison = changed(threshold("40"));
+    assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), String::new(), false)]);
+    // In the next second the recording has 206, of which the pod would have 120.
+    assert_eq!(comparison.what_if.least_available, Some(86));
+    assert_eq!(comparison.what_if.evictions, 0);
+}
+
+#[test]
+fn requests_and_pods_that_are_not_there_change_who_goes() {
+    let comparison = changed(|changes| {
+        changes.requests.insert("default/pod-a".into(), quantity("500"));
+        changes.requests.insert("default/pod-b".into(), quantity("1"));
+    });
+    assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), "default/pod-b".into(), false)]);
+    let comparison = changed(|changes| changes.without = ["default/pod-a".into()].into());
+    assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), String::new(), true)]);
+    assert_eq!(comparison.what_if.least_available, Some(206), "90 and 120 are more than that");
+    let comparison = changed(|changes| {
+        changes.agent.insert("profile".into(), "Enhanced".into());
+        changes.protect.insert("default/pod-a".into());
+    });
+    assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), "default/pod-b".into(), false)]);
+    let comparison = changed(|changes| changes.priorities = BTreeMap::from([("default/pod-a".into(), 9)]));
+    assert_eq!(rows(&comparison)[0].1, "default/pod-a");
+}
+
+#[test]
+fn wrong_changes_are_refused() {
+    let refused = |changes: Changes| compare(recorded().path(), &changes).unwrap_err();
+    let field = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    let changes = Changes { kubelet: field("evictionHard.memory.available", "much"), ..Changes::default() };
+    assert!(refused(changes).contains("the changed configuration is refused"));
+    let changes = Changes { kubelet: field("evictionSoft.memory.available", "1Gi"), ..Changes::default() };
+    assert!(refused(changes).contains("grace period"));
+    let changes = Changes { agent: field("policy.nothing", "1"), ..Changes::default() };
+    assert!(refused(changes).contains("policy.nothing"));
+    let changes = Changes { without: ["default/none".into()].into(), ..Changes::default() };
+    assert_eq!(refused(changes), "no such pod in the recording: default/none");
+}
+
+/// Version 1 of the format as it was written first, in hexadecimal digits.
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v1.hex")
+}
+
+#[test]
+fn the_first_recordings_can_still_be_read() {
+    if std::env::var_os("UPDATE_RECORDING").is_some() {
+        let bytes = fs::read(recorded().path().join("00000000-20260105T080000Z.rec")).unwrap();
+        let lines = bytes.chunks(50).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect());
+        fs::write(golden(), lines.collect::<Vec<String>>().join("\n") + "\n").unwrap();
+    }
+    let text = fs::read_to_string(golden()).unwrap();
+    let bytes = text.lines().flat_map(|line| {
+        (0..line.len() / 2).map(|byte| u8::from_str_radix(&line[2 * byte..2 * byte + 2], 16).unwrap())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("00000000-golden.rec"), bytes.collect::<Vec<u8>>()).unwrap();
+    let verified = verify(folder.path()).unwrap();
+    assert!(verified.same == 1 && verified.different.is_empty(), "{verified:?}");
+    assert!(verified.errors.is_empty(), "{verified:?}");
+}
