@@ -210,9 +210,10 @@ impl Snapshot {
         self.indexed = Some(Arc::clone(pods));
     }
 
-    /// This snapshot, indexed for these pods: itself if it is.
+    /// This snapshot, indexed for these pods: itself if it is, or if it is a sample of the node alone.
     pub fn indexed(self: &Arc<Self>, pods: &Arc<PodSet>) -> Arc<Self> {
-        if self.indexed.as_ref().is_some_and(|indexed| Arc::ptr_eq(indexed, pods)) {
+        let is_indexed = self.indexed.as_ref().is_some_and(|indexed| Arc::ptr_eq(indexed, pods));
+        if self.is_empty() || is_indexed {
             return Arc::clone(self);
         }
         let mut copy = Self::clone(self);
