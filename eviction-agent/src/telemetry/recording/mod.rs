@@ -1,7 +1,7 @@
 //! Recordings: everything that the engine was told, so that it can be asked again.
 //!
-//! The control loop puts each input of the engine into a bounded queue ([`queue`]), and a thread of its own
-//! writes it ([`thread`], [`writer`]). A recording is a directory of segments, about one an hour. Each
+//! The control loop puts each input of the engine into a bounded queue (`queue`), and a thread of its own
+//! writes it (`thread`, `writer`). A recording is a directory of segments, about one an hour. Each
 //! begins with a [`Key`], which is all that an engine needs to go on from there. `docs/recordings.md` has the
 //! format.
 
