@@ -5,12 +5,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
-use tests::process::wait_until;
+use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::{MIB, mount};
@@ -132,22 +133,27 @@ fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {
     agent.stop().unwrap();
 }
 
-/// What the agent keeps over a restart lies on the disk that is full to the last block.
+/// What the agent keeps over a restart lies on the disk that is full to the last block. The agent is stopped until
+/// it is full: it would evict the pod before.
 #[test]
 fn an_agent_that_can_write_no_state_evicts_all_the_same() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
     let mut stays = writer(&disk, &node, modest, 4);
-    let kubelet = json!({"evictionHard": {"nodefs.available": "64Ki"}});
+    let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi"}});
     let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
     let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    signal(agent.pid(), Signal::STOP).unwrap();
+    let _hog = writer(&disk, &node, hog, 1024);
     let mut rest = File::create(disk.path().join("rest")).unwrap();
-    let _hog = writing(&disk, &node, hog, 1024);
+    while rest.write_all(&[0x5a; 4096]).is_ok() {}
+    rest.sync_all().unwrap();
+    while rest.write_all(&[0x5a]).is_ok() {}
+    signal(agent.pid(), Signal::CONT).unwrap();
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("its end", GUARD, is_end).unwrap();
-    while rest.write_all(&[0x5a; 4096]).is_ok() {}
     let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = syncs();
     wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();

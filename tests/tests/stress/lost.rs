@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use eviction_bpf::map_sizes::RING_BYTES;
+use eviction_common::CgroupChange;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::node::PodSpec;
 use tests::skip;
@@ -10,8 +12,8 @@ use tests::workload::Workload;
 
 use crate::rig::{Rig, node};
 
-/// Made and removed, more than the largest ring has room for.
-const GROUPS: usize = 2000;
+/// Made and removed, each with a record of at least this size: more than the ring has room for.
+const GROUPS: usize = RING_BYTES as usize / size_of::<CgroupChange>();
 
 #[test]
 fn what_found_no_room_is_counted_and_looked_for() {
