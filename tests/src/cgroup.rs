@@ -293,6 +293,12 @@ impl Group {
         })
     }
 
+    /// Whether the group is to be frozen.
+    pub fn is_frozen(&self) -> Result<bool> {
+        let text = self.read(Hierarchy::Freezer, ("freezer.state", "cgroup.freeze"))?;
+        Ok(["FROZEN", "FREEZING", "1"].contains(&text.trim()))
+    }
+
     /// Processes in the group itself or below it, in any hierarchy.
     pub fn processes(&self) -> Vec<u32> {
         let mut pids = BTreeSet::new();

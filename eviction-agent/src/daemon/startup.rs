@@ -280,6 +280,7 @@ pub(crate) fn build(
         executor: plan.executor,
         rate_limit,
         evictions: plan.evictions,
+        freeze: None,
         node: plan.node,
         eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),

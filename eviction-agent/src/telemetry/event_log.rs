@@ -7,6 +7,7 @@ mod kube_api;
 mod line;
 mod memory_limit;
 mod node_reclaim;
+mod pod_freeze;
 mod severity;
 mod task_alarm;
 mod text;
@@ -30,6 +31,8 @@ pub use line::{Line, SCHEMA_VERSION};
 pub use memory_limit::MemoryLimit;
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
+pub(crate) use pod_freeze::FREEZE_STATES;
+pub use pod_freeze::PodFreeze;
 pub use severity::Severity;
 pub use task_alarm::TaskAlarm;
 
@@ -103,6 +106,8 @@ pub enum Event {
     NodeReclaim(NodeReclaim),
     /// The API server became unreachable, or reachable again.
     KubeApi(KubeApi),
+    /// A pod was frozen because the API server is unavailable, or runs again.
+    PodFreeze(PodFreeze),
     /// The agent ends.
     Stopped(Stopped),
 }

@@ -122,6 +122,9 @@ impl TelemetryExporter {
         for result in event_log::RECLAIM_RESULTS {
             metrics.node_reclaims.get_or_create(&ResultLabels { result });
         }
+        for result in event_log::FREEZE_STATES {
+            metrics.pod_freezes.get_or_create(&ResultLabels { result });
+        }
         for kind in REMOVED {
             metrics.node_reclaim_removed.get_or_create(&KindLabels { kind });
         }
@@ -308,6 +311,9 @@ impl TelemetryExporter {
                 self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: alarm.alarm }).inc();
             }
             Event::NodeReclaim(reclaim) => self.count_reclaimed(reclaim),
+            Event::PodFreeze(event_log::PodFreeze { state: result, .. }) => {
+                self.metrics.pod_freezes.get_or_create(&ResultLabels { result }).inc();
+            }
             Event::Backend(backend) => self.backend(backend),
             _ => {}
         }

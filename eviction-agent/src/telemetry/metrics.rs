@@ -161,6 +161,8 @@ metrics! {
     Node process_mrelease: Family<ResultLabels, Counter> = "process_mrelease";
     /// Attempts to remove images and containers before pods are evicted for a disk, by their result.
     Node node_reclaims: Family<ResultLabels, Counter> = "node_reclaims";
+    /// Pods frozen while the API server is unavailable, and thawed again.
+    Node pod_freezes: Family<ResultLabels, Counter> = "pod_freezes";
     /// Images and containers that were removed before pods were evicted.
     Node node_reclaim_removed: Family<KindLabels, Counter> = "node_reclaim_removed";
     /// What the file system gained by these removals.

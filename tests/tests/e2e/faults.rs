@@ -129,6 +129,55 @@ fn where_it_is_told_to_the_victim_is_killed_instead() {
     assert!(agent.stop().unwrap().success());
 }
 
+/// Waits until the agent says so of the first pod.
+fn wait_for_freeze(agent: &mut Agent, state: &str) -> Event {
+    let is_it = |event: &Event| event.kind() == "pod_freeze" && event.text("state") == state;
+    let event = agent.wait_for(state, GUARD, is_it).unwrap();
+    assert_eq!(event.pod(), "default/hog");
+    event
+}
+
+#[test]
+fn where_it_is_told_to_the_victim_is_frozen_until_the_server_is_back() {
+    let Some(world) = World::new(&["hog", "quiet"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let options = world.options("evict", &hard(), &json!({"whenAPIServerDown": "Freeze"}), proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let frozen = |pod: usize| world.node.pods[pod].containers[0].group.is_frozen().unwrap();
+    proxy.hang();
+    let mut hog = world.hog(0, "270M");
+    wait_for_freeze(&mut agent, "frozen");
+    assert!(frozen(0) && !frozen(1));
+    proxy.heal();
+    assert_eq!(wait_for_freeze(&mut agent, "thawed").text("reason"), "api_server_reachable");
+    outcome(&mut agent, "hog", "accepted");
+    assert!(!frozen(0) && hog.process().is_running().unwrap());
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn a_frozen_pod_goes_on_after_a_while_and_when_the_agent_ends() {
+    let Some(world) = World::new(&["hog"]) else { return };
+    let proxy = Proxy::start(&world.cluster).unwrap();
+    let frozen = || world.node.pods[0].containers[0].group.is_frozen().unwrap();
+    proxy.refuse();
+    let short = json!({"whenAPIServerDown": "Freeze", "freezeTimeout": "1s"});
+    let options = world.options("evict", &hard(), &short, proxy.port());
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let _hog = world.hog(0, "270M");
+    wait_for_freeze(&mut agent, "frozen");
+    assert_eq!(wait_for_freeze(&mut agent, "thawed").text("reason"), "timeout");
+    assert!(!frozen());
+    assert!(agent.stop().unwrap().success());
+    let config = options.config.as_ref().unwrap();
+    std::fs::write(config, std::fs::read_to_string(config).unwrap().replace("\"1s\"", "\"1h\"")).unwrap();
+    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    wait_for_freeze(&mut agent, "frozen");
+    assert!(frozen());
+    assert!(agent.stop().unwrap().success());
+    assert!(!frozen());
+}
+
 #[test]
 fn what_nobody_answered_is_open_until_somebody_does() {
     let Some(world) = World::new(&["hog", "next"]) else { return };

@@ -7,7 +7,7 @@ use eviction_kill::KillMode;
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
-use crate::rig::{Rig, ended_by, seat, soft, steps, stubborn, target};
+use crate::rig::{Rig, dirs_of, ended_by, seat, soft, steps, stubborn, target};
 
 #[test]
 fn a_frozen_pod_ends() {
@@ -84,4 +84,41 @@ fn frozen_from_above_is_reported_as_left() {
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
     rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_pod_is_frozen_until_it_is_let_go_also_by_the_agent_after_one_that_was_killed() {
+    let rig = Rig::new("freezes");
+    let (_, container) = rig.pod(1);
+    let victim = stubborn(&container);
+    let groups = [dirs_of(&container)];
+    let mut dry = rig.try_killer(rig.config(KillMode::DryRun)).unwrap();
+    assert!(dry.executor.freeze(&groups).unwrap().is_none());
+    assert!(!container.is_frozen().unwrap());
+    drop(dry);
+    let mut killer = rig.killer();
+    let frozen = killer.executor.freeze(&groups).unwrap().unwrap();
+    assert!(container.is_frozen().unwrap());
+    drop(frozen);
+    assert!(!container.is_frozen().unwrap());
+    // As by SIGKILL: nothing is written back.
+    std::mem::forget(killer.executor.freeze(&groups).unwrap().unwrap());
+    drop(killer);
+    assert!(container.is_frozen().unwrap());
+    drop(rig.killer());
+    assert!(!container.is_frozen().unwrap());
+    assert!(is_alive(victim.pid()));
+    rig.subtree.remove().unwrap();
+}
+
+#[test]
+fn a_group_outside_the_node_is_not_frozen() {
+    let (rig, outside) = (Rig::new("freezes-inside"), Rig::new("freezes-outside"));
+    let (_, container) = outside.pod(1);
+    let _bystander = stubborn(&container);
+    let refused = rig.killer().executor.freeze(&[dirs_of(&container)]).unwrap_err();
+    assert!(refused.to_string().contains("does not lie below the node's root"), "{refused}");
+    assert!(!container.is_frozen().unwrap());
+    rig.subtree.remove().unwrap();
+    outside.subtree.remove().unwrap();
 }

@@ -141,7 +141,7 @@ impl Killer {
         if Arc::strong_count(&self.log) == 1 {
             self.log.clear();
         }
-        let groups = self.pin(target)?;
+        let groups = self.pin(&target.groups)?;
         let is_dry = self.mode == KillMode::DryRun;
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, Arc::clone(&self.log));
         let processes = self.count(job.groups())?;
@@ -165,8 +165,16 @@ impl Killer {
     /// # Errors
     /// Why it could not.
     pub fn check(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
-        let groups = self.pin(target)?;
+        let groups = self.pin(&target.groups)?;
         self.count(&groups).map(drop)
+    }
+
+    pub(super) fn mode(&self) -> KillMode {
+        self.mode
+    }
+
+    pub(super) fn undo_log(&self) -> &Arc<UndoLog> {
+        &self.log
     }
 
     fn send(&self, command: Command) -> Result<(), KillRejection> {
@@ -175,9 +183,9 @@ impl Killer {
     }
 
     /// Opens the pod's groups; those that are gone are left out.
-    fn pin(&self, target: &KillTarget) -> Result<Vec<PinnedCgroup>, KillRejection> {
-        let mut groups = Vec::with_capacity(target.groups.len());
-        for dirs in &target.groups {
+    pub(super) fn pin(&self, dirs: &[CgroupDirs]) -> Result<Vec<PinnedCgroup>, KillRejection> {
+        let mut groups = Vec::with_capacity(dirs.len());
+        for dirs in dirs {
             match self.scope.pin(dirs) {
                 Ok(group) => groups.push(group),
                 Err(OutOfScope::Gone) => {}
@@ -193,7 +201,7 @@ impl Killer {
     }
 
     /// How many processes of the groups may be killed.
-    fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
+    pub(super) fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
         let mut processes = 0;
         let mut unreachable = 0;
         let mut can_kill_unseen = false;

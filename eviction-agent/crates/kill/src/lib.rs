@@ -1,13 +1,15 @@
 //! Changing Linux: ends the processes of pods, and undoes what was changed for that.
 //!
 //! [`Killer::begin`] takes a decision as plain data, [`KillTarget`], and returns at once: begun, or
-//! `KillRejection` with the reason. What comes of it arrives as `KillUpdate`s. Nothing outside the
+//! `KillRejection` with the reason. What comes of it arrives as `KillUpdate`s. [`Killer::freeze`] stops a pod
+//! until the [`FrozenPod`] is dropped. Nothing outside the
 //! node's root cgroup is touched, no process outside the pod's cgroup is signalled, and what is
 //! stopped for a while (forking, running) goes on again, also after the agent was killed.
 
 mod cgroup_procs;
 mod cgroup_scope;
 mod clock;
+mod freeze;
 mod group;
 mod growth;
 mod job;
@@ -21,6 +23,7 @@ mod scoped_write;
 mod target;
 
 pub use cgroup_scope::OpenError;
+pub use freeze::FrozenPod;
 pub use killer::{KillMode, Killer, KillerConfig, StartError};
 pub use mrelease::MreleaseResult;
 pub use node_lock::{LockError, LockHolder, NodeLock};

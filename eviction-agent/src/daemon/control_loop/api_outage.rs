@@ -14,23 +14,33 @@ impl ControlLoop {
         self.state.reach = reach;
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::ApiServer(reach) });
-        if reach == ApiReachability::Unreachable
-            && self.engine.policy().eviction.when_api_server_down == WhenApiServerDown::Kill
-        {
-            self.kill_unanswered();
+        if reach == ApiReachability::Reachable {
+            // Before the next one is evicted.
+            return self.review_freeze();
+        }
+        match self.engine.policy().eviction.when_api_server_down {
+            WhenApiServerDown::Wait => {}
+            WhenApiServerDown::Kill => self.kill_unanswered(),
+            WhenApiServerDown::Freeze => {
+                let unanswered = self.unanswered();
+                self.freeze_unanswered(&unanswered);
+            }
         }
     }
 
-    /// Those that a hard threshold waits for, and that no server has said yes to, are killed: they
-    /// were chosen, and nobody else has to be.
-    fn kill_unanswered(&mut self) {
+    /// Those that a hard threshold waits for, and that no server has said yes to.
+    fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
             let is_unanswered = matches!(it.api, Some(ApiPhase::Asked | ApiPhase::Unconfirmed));
             it.hard && is_unanswered && !it.killing && pods.index_of(&it.pod.uid).is_some()
         };
-        let unanswered: Vec<_> = self.executing().filter(is_meant).cloned().collect();
-        for it in unanswered {
+        self.executing().filter(is_meant).cloned().collect()
+    }
+
+    /// They are killed: they were chosen, and nobody else has to be.
+    fn kill_unanswered(&mut self) {
+        for it in self.unanswered() {
             let Some(target) = self.target_again(&it, grace_of(&it)) else { continue };
             match self.executor.begin(&target) {
                 Ok(()) => self.update(target.decision, ExecutorUpdate::KillStarted),

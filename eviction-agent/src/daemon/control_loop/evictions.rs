@@ -1,5 +1,6 @@
 //! Victims: from a decision to the executor, and what comes back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,18 +162,18 @@ impl ControlLoop {
     }
 
     pub(super) fn folders_of<'a>(&self, groups: impl Iterator<Item = &'a CgroupPod>) -> Vec<CgroupDirs> {
-        let sampler = &self.node_sampler.cgroups;
         let groups = groups.flat_map(|group| {
             let elsewhere =
                 group.containers.iter().filter(|container| !container.path.starts_with(&group.path));
             let elsewhere = elsewhere.map(|container| (container.cgroup_id, &container.path));
             std::iter::once((group.cgroup_id, &group.path)).chain(elsewhere)
         });
-        let folders = groups.map(|(id, path)| {
-            let GroupPaths { memory, pids, freezer, unified } = sampler.root().paths_of(path);
-            CgroupDirs { id: Some(id), memory: Some(memory), pids, freezer, unified }
-        });
-        folders.collect()
+        groups.map(|(id, path)| self.dirs_of(id, path)).collect()
+    }
+
+    pub(super) fn dirs_of(&self, id: u64, path: &Path) -> CgroupDirs {
+        let GroupPaths { memory, pids, freezer, unified } = self.node_sampler.cgroups.root().paths_of(path);
+        CgroupDirs { id: Some(id), memory: Some(memory), pids, freezer, unified }
     }
 
     /// Takes note of an outcome; true if the engine may look again for another victim.

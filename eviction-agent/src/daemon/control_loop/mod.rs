@@ -9,6 +9,7 @@ mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
 mod evictions;
+mod freeze;
 mod inode_counts;
 mod kernel_kill;
 mod limits;
@@ -70,6 +71,7 @@ use crate::telemetry::event_log;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::queue::RecordingQueue;
+pub(crate) use freeze::FreezeState;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
@@ -137,6 +139,8 @@ pub(crate) struct ControlLoop {
     pub(crate) rate_limit: RateLimit,
     /// In a cluster; else the executor does it all.
     pub(crate) evictions: Option<EvictionSender>,
+    /// Of the pod that is frozen while the API server is unavailable.
+    pub(crate) freeze: Option<FreezeState>,
     /// Where the node's own object is kept.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) eviction_results: Receiver<KillUpdate>,
@@ -186,6 +190,7 @@ impl ControlLoop {
             self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
         }
         self.publish_counted_kills();
+        self.review_freeze();
         self.persist();
         self.take_down();
         self.record_key();

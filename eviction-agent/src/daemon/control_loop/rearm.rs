@@ -106,7 +106,8 @@ impl ControlLoop {
         let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
         let (groups, counters) = (self.state.oom_groups.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
-        for other in [patience, tree, groups, counters, limits, pods].into_iter().flatten() {
+        let thaw = self.thaw_due_in_ns(now_ns);
+        for other in [patience, tree, groups, counters, limits, pods, thaw].into_iter().flatten() {
             due = due.min(Duration::from_nanos(other));
         }
         for other in [grace, self.termination_due(node_sample.read_at.wall)].into_iter().flatten() {

@@ -54,6 +54,7 @@ impl ControlLoop {
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);
+        self.freeze_instead(&decision);
         let evicts = self.state.decisions >= first_id;
         let changed = self.state.last_change.take(&decision) || evicts;
         if changed {

@@ -50,6 +50,8 @@ impl Event {
             },
             Self::MemoryLimit(limit) => or_info(limit.state == "near", Warning),
             Self::NodeReclaim(reclaim) => or_info(["failed", "timed_out"].contains(&reclaim.result), Warning),
+            Self::PodFreeze(freeze) if freeze.state == "failed" => Error,
+            Self::PodFreeze(freeze) => or_info(freeze.state == "frozen", Warning),
             Self::KubeApi(api) => or_info(api.state == "unreachable", Error),
             Self::Backend(_)
             | Self::EvictionDecision(_)

@@ -50,6 +50,7 @@ impl fmt::Display for Event {
             Self::MemoryLimit(limit) => limit.fmt(f),
             Self::NodeReclaim(reclaim) => reclaim.fmt(f),
             Self::KubeApi(api) => api.fmt(f),
+            Self::PodFreeze(freeze) => freeze.fmt(f),
             Self::Stopped(Stopped { reason }) => write!(f, "stopped: {reason}"),
         }
     }

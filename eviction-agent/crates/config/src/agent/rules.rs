@@ -27,6 +27,7 @@ pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("thresholds.inline.imageMinimumGCAge", true),
     ("probes.detachAfter", true),
     ("evictionRequests.timeout", false),
+    ("eviction.freezeTimeout", false),
     ("evictionRequests.maxAge", false),
     ("recorder.maxAge", false),
     ("policy.coolDownAfterOomKill", true),

@@ -4,6 +4,7 @@ mod evaluation;
 mod evict;
 pub mod kernel_kill;
 pub(crate) mod multi_victim;
+mod outage;
 #[cfg(test)]
 mod outage_tests;
 #[cfg(test)]
@@ -44,7 +45,6 @@ use super::threshold::Thresholds;
 use super::time::Timestamp;
 use crate::condition::admits;
 use crate::decision::ProposalState;
-use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::progress::NotEvicted;
 use crate::protection::PdbRefusals;
 
@@ -256,12 +256,6 @@ impl Engine {
             self.end_first_evaluation();
         }
         DecisionKind::NotEvaluated(begun.err().unwrap_or(NotEvaluated::NoSample(why)))
-    }
-
-    /// Whether nobody may go for want of the API server, for a hard threshold or another.
-    fn waits_for_api(&self, hard: bool) -> bool {
-        let kills = hard && self.policy.eviction.when_api_server_down == WhenApiServerDown::Kill;
-        self.api == ApiReachability::Unreachable && !kills
     }
 
     /// The evictions in flight, in the order of their decisions.

@@ -69,6 +69,36 @@ fn with_when_api_server_down_kill_hard_thresholds_go_on_and_soft_ones_wait() {
 }
 
 #[test]
+fn who_would_go_without_the_outage_is_known_and_nothing_is_changed() {
+    let by = |threshold| {
+        let mut freezes = policy(vec![threshold]);
+        freezes.eviction.when_api_server_down = WhenApiServerDown::Freeze;
+        let mut enhanced = enhanced(freezes.thresholds.clone(), |_| {});
+        enhanced.eviction = freezes.eviction;
+        [freezes, enhanced]
+    };
+    let would_go = |policy: Policy, available| {
+        let mut engine = started(policy);
+        step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
+        sample(&mut engine, 2, available);
+        let decision = sample(&mut engine, 9, available);
+        assert!(victims(&decision).is_empty());
+        let before = engine.state();
+        let snapshot = &decision.evaluation().unwrap().snapshot;
+        let victim = engine.victim_without_outage(at(9), snapshot).map(|pod| pod.uid.to_string());
+        assert_eq!(engine.state(), before);
+        victim
+    };
+    for policy in by(hard(Signal::MemoryAvailable, "200")) {
+        assert_eq!(would_go(policy.clone(), 100).as_deref(), Some("a"));
+        assert_eq!(would_go(policy, 900), None, "the threshold is not met");
+    }
+    for policy in by(soft(Signal::MemoryAvailable, "200", 1)) {
+        assert_eq!(would_go(policy, 100), None, "soft thresholds wait");
+    }
+}
+
+#[test]
 fn what_nobody_knows_of_is_under_way_until_it_is_known() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let open = |engine: &mut Engine| {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Format, Quantity};
+use crate::units::{Format, GoDuration, Quantity};
 
 /// How evictions through the API server are carried out, in either profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +20,9 @@ pub struct EvictionSettings {
     /// What is done about hard thresholds while the API server is unavailable. Soft ones wait.
     #[serde(rename = "whenAPIServerDown")]
     pub when_api_server_down: WhenApiServerDown,
+    /// How long a pod stays frozen at most.
+    #[schemars(with = "String", extend("format" = "positive-duration"))]
+    pub freeze_timeout: GoDuration,
     /// How much the memory of a pod may grow in the grace period of a hard memory eviction, where the
     /// agent ends its processes: beyond that all of them get SIGKILL at once. `0` turns it off.
     #[schemars(with = "String", extend("format" = "quantity"))]
@@ -36,6 +39,7 @@ impl Default for EvictionSettings {
             hard_ignores_pdb: true,
             node_status: NodeStatusSettings::default(),
             when_api_server_down: WhenApiServerDown::default(),
+            freeze_timeout: GoDuration::from_secs(60),
             kill_on_growth: KillOnGrowth::default(),
             node_reclaim: NodeReclaim::default(),
         }
@@ -74,6 +78,9 @@ pub enum WhenApiServerDown {
     Wait,
     /// The processes of victims are killed. Needs the host's PID namespace.
     Kill,
+    /// The pod that would be evicted first for a hard threshold of memory is frozen until the API server is back,
+    /// for no longer than `freezeTimeout`.
+    Freeze,
 }
 
 /// Conditions and taints that an agent that acts writes to the Node object, in either profile.
