@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod daemon;
 pub mod error;
+pub mod report;
 pub mod scenario;
 pub mod source;
 mod spsc;

@@ -11,8 +11,10 @@ mod export;
 mod output;
 mod record;
 mod replay;
+mod report;
 mod run;
 mod top;
+mod ui;
 mod watch;
 mod what_if;
 
@@ -49,6 +51,8 @@ enum Verb {
     Replay(replay::ReplayArgs),
     WhatIf(what_if::WhatIfArgs),
     Export(export::ExportArgs),
+    Report(report::ReportArgs),
+    Ui(ui::UiArgs),
     Cleanup(cleanup::CleanupArgs),
     Completion(about::CompletionArgs),
     Man(about::ManArgs),
@@ -107,6 +111,8 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Replay(args) => replay::run(&args, &mut out),
         Verb::WhatIf(args) => what_if::run(&args, &mut out),
         Verb::Export(args) => export::run(&args, &mut out),
+        Verb::Report(args) => report::run(&args, &mut out),
+        Verb::Ui(args) => ui::run(args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),
         Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),
         Verb::Man(args) => about::man(&args, Cli::command(), &mut out),

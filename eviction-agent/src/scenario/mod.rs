@@ -7,7 +7,7 @@ pub mod inputs;
 pub mod read;
 pub mod recording;
 #[cfg(test)]
-mod recording_tests;
+pub(crate) mod recording_tests;
 pub mod run;
 mod simulator;
 #[cfg(test)]

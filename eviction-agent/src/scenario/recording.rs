@@ -95,7 +95,7 @@ pub(super) fn known(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
 }
 
 /// An engine that goes on where the recorded one was.
-pub(super) fn engine(key: &Key) -> Engine {
+pub(crate) fn engine(key: &Key) -> Engine {
     let Key { at, policy, dry_run, state, layout, terminating, api, lost: _, pods: _ } = key.clone();
     let mut engine = Engine::new(policy);
     if dry_run {

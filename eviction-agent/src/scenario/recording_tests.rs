@@ -221,6 +221,17 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v1.hex")
 }
 
+/// The same as a recording.
+pub(crate) fn golden_recording() -> tempfile::TempDir {
+    let text = fs::read_to_string(golden()).unwrap();
+    let bytes = text.lines().flat_map(|line| {
+        (0..line.len() / 2).map(|byte| u8::from_str_radix(&line[2 * byte..2 * byte + 2], 16).unwrap())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("00000000-golden.rec"), bytes.collect::<Vec<u8>>()).unwrap();
+    folder
+}
+
 #[test]
 fn the_first_recordings_can_still_be_read() {
     if std::env::var_os("UPDATE_RECORDING").is_some() {
@@ -228,12 +239,7 @@ fn the_first_recordings_can_still_be_read() {
         let lines = bytes.chunks(50).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect());
         fs::write(golden(), lines.collect::<Vec<String>>().join("\n") + "\n").unwrap();
     }
-    let text = fs::read_to_string(golden()).unwrap();
-    let bytes = text.lines().flat_map(|line| {
-        (0..line.len() / 2).map(|byte| u8::from_str_radix(&line[2 * byte..2 * byte + 2], 16).unwrap())
-    });
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("00000000-golden.rec"), bytes.collect::<Vec<u8>>()).unwrap();
+    let folder = golden_recording();
     let verified = verify(folder.path()).unwrap();
     assert!(verified.same == 1 && verified.different.is_empty(), "{verified:?}");
     assert!(verified.errors.is_empty(), "{verified:?}");

@@ -4,6 +4,7 @@
 
 mod exposition;
 pub(crate) mod local;
+pub(crate) mod page;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,0 +1,101 @@
+//! `ui`: the page of `report`, served to a browser of this machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::client::SocketArgs;
+use super::output::{Ended, Out};
+use super::report::WindowArgs;
+use crate::daemon::Failure;
+use crate::report::live::LiveReport;
+use crate::report::{Report, random};
+use crate::telemetry::http::page::{Asked, serve};
+use crate::telemetry::live::state::NodeState;
+use std::io::Write as _;
+
+/// How often the agent is asked.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Serve the page of `report` on loopback: live from the running agent, or from a recording
+#[derive(Debug, Args)]
+pub(super) struct UiArgs {
+    /// Recording, in place of the running agent
+    #[arg(value_name = "FILE", conflicts_with = "socket")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    socket: SocketArgs,
+    #[command(flatten)]
+    window: WindowArgs,
+    /// Loopback address to serve the page at; port 0 lets the system choose
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
+    listen_address: SocketAddr,
+}
+
+/// The report now, or why there is none.
+type Source = Arc<dyn Fn() -> Result<Report, String> + Send + Sync>;
+
+/// Runs the verb until a signal ends it.
+pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let address = args.listen_address;
+    if !address.ip().is_loopback() {
+        let error = format!("ui: --listen-address {address} is not a loopback address");
+        return Err(Failure::usage(error).help("reach it through `ssh -L` or `kubectl port-forward`").into());
+    }
+    let source: Source = match &args.file {
+        Some(file) => {
+            let report = args.window.read(file)?;
+            Arc::new(move || Ok(report.clone()))
+        }
+        None => follow(args.socket)?,
+    };
+    let failed = |error: std::io::Error| Failure::because(format!("serve at {address}"), &error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let token = random().map_err(failed)?;
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    writeln!(out, "http://{bound}/{token}/")?;
+    out.flush()?;
+    let body = move |asked| {
+        let report = source()?;
+        match asked {
+            Asked::Page => report.html().map_err(|error| error.to_string()),
+            Asked::Data => Ok(report.json()),
+        }
+    };
+    runtime.block_on(serve(listener, token, body));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the agent every second, on a thread of its own.
+fn follow(socket: SocketArgs) -> Result<Source, Failure> {
+    let ask = move |live: Option<LiveReport>| -> Result<LiveReport, Failure> {
+        let state = socket.get_json::<NodeState>("/v1/state")?;
+        let mut live = live.unwrap_or_else(|| LiveReport::new(&state));
+        let events = socket.get(&format!("/v1/events?since={}", live.seq()))?;
+        live.take(&state, &events);
+        Ok(live)
+    };
+    // Without an agent there is nothing to show.
+    let mut live = ask(None)?;
+    let newest = Arc::new(Mutex::new(Ok(live.report())));
+    let shared = Arc::clone(&newest);
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(INTERVAL);
+            let answer = match ask(Some(live.clone())) {
+                Ok(next) => {
+                    live = next;
+                    Ok(live.report())
+                }
+                Err(failure) => Err(failure.report().0),
+            };
+            *newest.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+        }
+    });
+    Ok(Arc::new(move || shared.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+}

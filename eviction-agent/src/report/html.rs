@@ -1,0 +1,43 @@
+//! A report as one HTML page that asks nobody for anything.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use super::Report;
+
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("page.js");
+const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
+const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
+
+/// The page. Only scripts and styles with its nonce, which nobody could know beforehand, take effect.
+///
+/// # Errors
+/// If the kernel has no random numbers.
+pub(super) fn page(report: &Report) -> io::Result<String> {
+    // Without `<` no text can end the element or begin another one.
+    let data = report.json().replace('<', "\\u003c");
+    let page = PAGE
+        .replace("{{NONCE}}", &random()?)
+        .replace("{{CONNECT}}", if report.live { "'self'" } else { "'none'" })
+        .replace("{{UPLOT_CSS}}", UPLOT_CSS)
+        .replace("{{UPLOT_JS}}", UPLOT)
+        .replace("{{SCRIPT}}", SCRIPT);
+    // Last, and once: what is in it is replaced no more.
+    Ok(page.replacen("{{DATA}}", &data, 1))
+}
+
+/// 128 random bits in hexadecimal digits.
+///
+/// # Errors
+/// If the kernel has none.
+pub(crate) fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}

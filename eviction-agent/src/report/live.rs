@@ -1,0 +1,159 @@
+//! A report of the last minutes of a running agent, from the answers of its local API.
+
+use std::collections::BTreeMap;
+
+use eviction_core::signal::Signal;
+use eviction_core::time::Timestamp;
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use super::series::{Keep, Series};
+use super::{
+    CandidateReport, DecisionReport, EventReport, PodReport, RANKS, RankReport, Report, SignalReport,
+    Signals, unit,
+};
+use crate::telemetry::live::state::{NodeState, PodState};
+
+/// So long is remembered.
+const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+/// Intervals of the points of signals and pods.
+const SIGNAL_MS: i64 = 2000;
+const POD_MS: i64 = 4000;
+
+/// What a running agent said so far.
+#[derive(Clone, Debug)]
+pub struct LiveReport {
+    report: Report,
+    signals: Signals,
+    pods: BTreeMap<String, PodReport>,
+    seq: u64,
+}
+
+impl LiveReport {
+    /// Begins with an answer of `/v1/state`.
+    pub fn new(state: &NodeState) -> Self {
+        let source = state.node.clone().unwrap_or_else(|| "this node".to_owned());
+        let report = Report { live: true, ..Report::new(source, state.at, state.at) };
+        Self { report, signals: Signals::new(), pods: BTreeMap::new(), seq: 0 }
+    }
+
+    /// The number of the last event line that was seen.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Takes answers of `/v1/state` and `/v1/events`.
+    pub fn take(&mut self, state: &NodeState, events: &str) {
+        let begin = state.at.checked_sub(WINDOW).unwrap_or(Timestamp::MIN);
+        self.report.to = state.at;
+        self.report.from = self.report.from.max(begin);
+        for it in &state.signals {
+            let (Some(signal), Some(available)) = (Signal::from_name(&it.signal), it.available) else {
+                continue;
+            };
+            let report = self.signals.entry(signal as usize).or_insert_with(|| SignalReport {
+                signal: signal.name(),
+                unit: unit(signal),
+                capacity: 0,
+                least: available,
+                available: Series::default(),
+                thresholds: Vec::new(),
+            });
+            report.capacity = it.capacity.unwrap_or_default();
+            report.available.push(state.at, available, SIGNAL_MS, Keep::Least);
+            report.available.forget_before(begin);
+            report.least = report.available.least().unwrap_or(available);
+            for threshold in &it.thresholds {
+                report.threshold(&threshold.threshold, &threshold.source).step(state.at, threshold.value);
+            }
+        }
+        state.pods.iter().for_each(|pod| self.pod(state.pods_at.unwrap_or(state.at), pod));
+        for pod in self.pods.values_mut() {
+            pod.usage.forget_before(begin);
+            pod.peak = pod.usage.most().unwrap_or_default();
+        }
+        self.pods.retain(|_, pod| !pod.usage.is_empty());
+        self.ranking(state);
+        for line in events.lines() {
+            self.event(&serde_json::from_str(line).unwrap_or_default());
+        }
+        self.report.bound_events();
+        self.report.bound_decisions();
+    }
+
+    fn pod(&mut self, at: Timestamp, pod: &PodState) {
+        let report = self.pods.entry(pod.pod_uid.clone()).or_default();
+        (report.namespace, report.pod) = (pod.namespace.clone(), pod.pod.clone());
+        (report.pod_uid, report.qos) = (pod.pod_uid.clone(), pod.qos.clone());
+        (report.priority, report.request) = (pod.priority, pod.request);
+        if let Some(usage) = pod.usage {
+            report.usage.push(at, usage, POD_MS, Keep::Most);
+            report.last = usage;
+        }
+    }
+
+    fn ranking(&mut self, state: &NodeState) {
+        let ranked = state.pods.iter().take(RANKS).map(|it| RankReport {
+            rank: it.rank,
+            namespace: it.namespace.clone(),
+            pod: it.pod.clone(),
+            priority: it.priority,
+            usage: it.usage,
+            request: it.request,
+            over_request: it.over_request,
+            forecast: it.forecast.clone(),
+        });
+        self.report.ranking = ranked.collect();
+        self.report.ranking_omitted = state.pods.len().saturating_sub(RANKS) + state.pods_omitted;
+    }
+
+    fn event(&mut self, line: &Value) {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        let Ok(at) = text("at").parse::<Timestamp>() else { return };
+        self.seq = line["seq"].as_u64().unwrap_or(self.seq);
+        let event =
+            EventReport { at, severity: text("severity"), event: text("event"), message: text("message") };
+        if event.event == "eviction_decision" {
+            if let Some(pod) = self.pods.get_mut(&text("pod_uid")) {
+                pod.evicted = Some(at);
+            }
+            self.report.decisions.push(decision(at, line));
+        }
+        self.report.event(event);
+    }
+
+    /// As it is now.
+    pub fn report(&self) -> Report {
+        let mut report = self.report.clone();
+        report.signals = self.signals.values().cloned().collect();
+        report.set_pods(self.pods.values().cloned());
+        report
+    }
+}
+
+/// An event line of a decision: it has the first pods of the order.
+fn decision(at: Timestamp, line: &Value) -> DecisionReport {
+    let text = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
+    let candidates = line["candidates"].as_array().into_iter().flatten().map(|it| {
+        let is_it = it["namespace"] == line["namespace"] && it["pod"] == line["pod"];
+        let result = if is_it { "goes".to_owned() } else { text(it, "skipped_reason") };
+        CandidateReport {
+            namespace: text(it, "namespace"),
+            pod: text(it, "pod"),
+            priority: it["priority"].as_i64().and_then(|it| i32::try_from(it).ok()).unwrap_or_default(),
+            usage: it["usage"].as_i64(),
+            request: it["request"].as_i64().map(|it| it.to_string()),
+            result,
+        }
+    });
+    DecisionReport {
+        at,
+        title: text(line, "message"),
+        evicted: vec![format!("{}/{}", text(line, "namespace"), text(line, "pod"))],
+        candidates: candidates.collect(),
+        candidates_omitted: line["candidates_omitted"]
+            .as_u64()
+            .map_or(0, |it| usize::try_from(it).unwrap_or(0)),
+        explanation: String::new(),
+    }
+}

@@ -1,0 +1,248 @@
+//! Reports: what a node, its pods and the agent did in some minutes, on one page.
+
+mod html;
+pub mod live;
+mod markdown;
+pub mod recording;
+mod series;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use eviction_core::signal::{Resource, Signal};
+use eviction_core::time::Timestamp;
+pub(crate) use html::random;
+use serde::Serialize;
+use series::Series;
+
+/// It rises when a field is renamed, removed or changes its meaning.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Points of a series, at most: a report of many hours is as long as one of ten minutes.
+const SIGNAL_POINTS: u32 = 300;
+const POD_POINTS: u32 = 150;
+/// Items of a list, at most. What is left out is counted.
+const PODS: usize = 12;
+const RANKS: usize = 20;
+const CANDIDATES: usize = 8;
+const EVENTS: usize = 200;
+const DECISIONS: usize = 30;
+
+/// All that a page shows. Times of series are milliseconds since 1970 (UTC), memory is in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    schema_version: u32,
+    /// Of the program that made it.
+    version: &'static str,
+    /// The recording, or the node.
+    source: String,
+    /// The first and the last time that it is about.
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+    signals: Vec<SignalReport>,
+    /// Those that were evicted, and those that used most memory, by their greatest use.
+    pods: Vec<PodReport>,
+    pods_omitted: usize,
+    /// The order of eviction at the end.
+    ranking: Vec<RankReport>,
+    ranking_omitted: usize,
+    events: Vec<EventReport>,
+    events_omitted: usize,
+    decisions: Vec<DecisionReport>,
+    decisions_omitted: usize,
+    /// What is missing or not as it should be.
+    warnings: Vec<String>,
+    /// The page asks for what is new.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    live: bool,
+}
+
+/// An eviction signal over time: of each interval the least that was available.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct SignalReport {
+    signal: &'static str,
+    /// `bytes`, `inodes` or `pids`.
+    unit: &'static str,
+    capacity: i64,
+    /// Over the whole time.
+    least: i64,
+    #[serde(flatten)]
+    available: Series,
+    thresholds: Vec<ThresholdReport>,
+}
+
+/// A threshold: its values, each with the time from which on it holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ThresholdReport {
+    threshold: String,
+    /// `agent` or `kubelet`.
+    source: String,
+    #[serde(flatten)]
+    values: Series,
+}
+
+/// What a pod used: of each interval the most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct PodReport {
+    namespace: String,
+    pod: String,
+    pod_uid: String,
+    qos: String,
+    priority: i32,
+    request: i64,
+    /// When its eviction was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<Timestamp>,
+    /// The most and the last.
+    peak: i64,
+    last: i64,
+    #[serde(flatten)]
+    usage: Series,
+}
+
+/// A pod in the order of eviction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct RankReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<usize>,
+    namespace: String,
+    pod: String,
+    priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<i64>,
+    request: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over_request: Option<i64>,
+    forecast: String,
+}
+
+/// An event, as the agent prints it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct EventReport {
+    at: Timestamp,
+    severity: String,
+    event: String,
+    message: String,
+}
+
+/// A decision with its reasons.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct DecisionReport {
+    at: Timestamp,
+    title: String,
+    /// Pods that are evicted: namespace and name.
+    evicted: Vec<String>,
+    /// The pods in their order.
+    candidates: Vec<CandidateReport>,
+    candidates_omitted: usize,
+    /// The text of `explain`.
+    explanation: String,
+}
+
+/// A pod that was ranked in a decision, by the amounts of what was short.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct CandidateReport {
+    namespace: String,
+    pod: String,
+    priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
+    /// `goes`, or why not.
+    result: String,
+}
+
+impl Report {
+    /// Without anything.
+    fn new(source: String, from: Timestamp, to: Timestamp) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            version: crate::daemon::VERSION,
+            source,
+            from,
+            to,
+            signals: Vec::new(),
+            pods: Vec::new(),
+            pods_omitted: 0,
+            ranking: Vec::new(),
+            ranking_omitted: 0,
+            events: Vec::new(),
+            events_omitted: 0,
+            decisions: Vec::new(),
+            decisions_omitted: 0,
+            warnings: Vec::new(),
+            live: false,
+        }
+    }
+
+    /// As a JSON document.
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What is missing or not as it should be.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
+        self.warnings.iter().map(String::as_str)
+    }
+
+    /// As an HTML page.
+    ///
+    /// # Errors
+    /// If the kernel has no random numbers.
+    pub(crate) fn html(&self) -> std::io::Result<String> {
+        html::page(self)
+    }
+
+    /// As Markdown, for a ticket.
+    pub(crate) fn markdown(&self) -> String {
+        markdown::write(self)
+    }
+
+    fn event(&mut self, event: EventReport) {
+        self.events.push(event);
+        if self.events.len() > 2 * EVENTS {
+            self.bound_events();
+        }
+    }
+
+    /// Keeps the last events.
+    fn bound_events(&mut self) {
+        let more = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..more);
+        self.events_omitted += more;
+    }
+
+    /// Keeps decisions that evict rather than others, and late ones rather than early ones.
+    fn bound_decisions(&mut self) {
+        let more = self.decisions.len().saturating_sub(DECISIONS);
+        self.decisions.sort_by_key(|it| std::cmp::Reverse((!it.evicted.is_empty(), it.at)));
+        self.decisions.truncate(DECISIONS);
+        self.decisions.sort_by_key(|it| it.at);
+        self.decisions_omitted += more;
+    }
+
+    /// Sorts and bounds the pods.
+    fn set_pods(&mut self, pods: impl IntoIterator<Item = PodReport>) {
+        let mut pods: Vec<_> = pods.into_iter().filter(|pod| !pod.usage.is_empty()).collect();
+        pods.sort_by(|a, b| (b.peak, &a.pod_uid).cmp(&(a.peak, &b.pod_uid)));
+        let first = |pod: &PodReport| pod.evicted.is_none();
+        pods.sort_by_key(first);
+        self.pods_omitted = pods.len().saturating_sub(PODS);
+        pods.truncate(PODS);
+        pods.sort_by(|a, b| (b.peak, &a.pod_uid).cmp(&(a.peak, &b.pod_uid)));
+        self.pods = pods;
+    }
+}
+
+/// Signals by their place, each with its points.
+type Signals = BTreeMap<usize, SignalReport>;
+
+fn unit(signal: Signal) -> &'static str {
+    match signal.resource() {
+        Resource::Memory | Resource::EphemeralStorage => "bytes",
+        Resource::Inodes => "inodes",
+        Resource::Pids => "pids",
+    }
+}

@@ -1,0 +1,371 @@
+//! A report from a recording, decided again by the engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use eviction_core::engine::Engine;
+use eviction_core::explain::{Explainer, Style, forecast};
+use eviction_core::input::{Event, Input};
+use eviction_core::oom::OomUpdate;
+use eviction_core::progress::NotEvicted;
+use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, PodSample, RecordSubject};
+use eviction_core::signal::{NodeCondition, Resource, Signal};
+use eviction_core::signal_filter::observe;
+use eviction_core::snapshot::{NodeStats, Snapshot};
+use eviction_core::time::Timestamp;
+
+use super::series::{Keep, Series};
+use super::{
+    CANDIDATES, CandidateReport, DecisionReport, EventReport, POD_POINTS, PodReport, RANKS, RankReport,
+    Report, SIGNAL_POINTS, SignalReport, Signals, ThresholdReport, unit,
+};
+use crate::scenario::recording::{Replay, each, evicts};
+use crate::telemetry::event_log::{self, Event as LogEvent, KubeApi, Line};
+use crate::telemetry::recording::reader::Item;
+
+/// Which part of a recording is wanted: from, to. Both ends belong to it.
+pub type Window = (Timestamp, Timestamp);
+
+/// Makes the report. `window` gets the first and the last time of the recording.
+///
+/// # Errors
+/// If the recording cannot be found, or has no sample in that time.
+pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report, String> {
+    let failed = |error: io::Error| format!("read {}: {error}", path.display());
+    let (mut recorded, mut all) = (BTreeSet::new(), None);
+    each(path, &mut |item| match item {
+        Ok(Item::Decision(record)) => {
+            recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
+        }
+        Ok(Item::Input(Input { at, .. }) | Item::Usage(at, _)) => {
+            let (from, to) = all.unwrap_or((*at, *at));
+            all = Some((from.min(*at), to.max(*at)));
+        }
+        _ => {}
+    })
+    .map_err(failed)?;
+    let Some(all) = all else { return Err(format!("read {}: no input in the recording", path.display())) };
+    let (from, to) = window(all);
+    let (from, to) = (from.max(all.0), to.min(all.1));
+    if from > to {
+        return Err(format!("nothing was recorded then: the recording goes from {} to {}", all.0, all.1));
+    }
+    let mut builder = Builder::new(Report::new(path.display().to_string(), from, to), recorded);
+    let mut replay = Replay::default();
+    each(path, &mut |item| match item {
+        Ok(item) => builder.take(item, &mut replay),
+        Err(unread) => {
+            replay.interrupt();
+            builder.report.warnings.push(unread.text);
+        }
+    })
+    .map_err(failed)?;
+    Ok(builder.finish())
+}
+
+struct Builder {
+    report: Report,
+    /// Times of recorded decisions.
+    recorded: BTreeSet<Timestamp>,
+    signals: Signals,
+    pods: BTreeMap<Box<str>, PodReport>,
+    /// Thresholds that are met: signal, hard.
+    met: BTreeSet<(Signal, bool)>,
+    conditions: Vec<NodeCondition>,
+    /// The last sample of the pods.
+    sample: Option<PodSample>,
+    signal_ms: i64,
+    pod_ms: i64,
+}
+
+impl Builder {
+    fn new(report: Report, recorded: BTreeSet<Timestamp>) -> Self {
+        let length = report.to.as_millisecond().saturating_sub(report.from.as_millisecond());
+        let interval = |points: u32| length / i64::from(points) + 1;
+        Self {
+            report,
+            recorded,
+            signals: Signals::new(),
+            pods: BTreeMap::new(),
+            met: BTreeSet::new(),
+            conditions: Vec::new(),
+            sample: None,
+            signal_ms: interval(SIGNAL_POINTS),
+            pod_ms: interval(POD_POINTS),
+        }
+    }
+
+    fn is_within(&self, at: Timestamp) -> bool {
+        self.report.from <= at && at <= self.report.to
+    }
+
+    fn take(&mut self, item: &Item, replay: &mut Replay) {
+        let decision = replay.take(item);
+        let Some(engine) = replay.engine() else { return };
+        match item {
+            Item::Key(key) if key.lost > 0 && self.is_within(key.at) => {
+                let lost = key.lost;
+                self.report.warnings.push(format!("{lost} inputs before {} were not recorded", key.at));
+            }
+            Item::Pods(..) => self.name_pods(engine),
+            Item::Usage(at, snapshot) if self.is_within(*at) => self.usage(*at, snapshot, engine),
+            Item::Clock(offset) if offset.unsigned_abs() > 1_000_000_000 => {
+                let set = jiff::SignedDuration::from_nanos(*offset);
+                self.report.warnings.push(format!(
+                    "the system's clock was set while the agent ran: it then showed {set:#} more than the times of this report"
+                ));
+            }
+            Item::Input(input) => self.input(input, engine),
+            _ => {}
+        }
+        let Some(decision) = decision.filter(|it| it.at <= self.report.to) else { return };
+        if evicts(&decision) || self.recorded.contains(&decision.at) {
+            self.decision(&DecisionRecord::of(&decision));
+        }
+    }
+
+    /// Pods that come to be known, by the engine's own view of their requests.
+    fn name_pods(&mut self, engine: &Engine) {
+        for known in engine.pods().pods() {
+            let pod = &known.pod;
+            self.pods.entry(pod.uid.clone()).or_insert_with(|| PodReport {
+                namespace: pod.namespace.to_string(),
+                pod: pod.name.to_string(),
+                pod_uid: pod.uid.to_string(),
+                qos: pod.qos_class.to_string(),
+                priority: pod.priority.unwrap_or(0),
+                request: known.request(Resource::Memory).value(),
+                ..PodReport::default()
+            });
+        }
+    }
+
+    fn input(&mut self, Input { at, event }: &Input, engine: &Engine) {
+        if !self.is_within(*at) {
+            return;
+        }
+        match event {
+            Event::Sample(snapshot) => {
+                self.signals(*at, &snapshot.node, engine);
+                if !snapshot.is_empty() {
+                    self.usage(*at, snapshot, engine);
+                }
+            }
+            Event::Reclaimed(Ok(snapshot)) => self.signals(*at, &snapshot.node, engine),
+            Event::ApiServer(reach) => self.log(*at, LogEvent::KubeApi(KubeApi::from(*reach))),
+            Event::Evicted(result) => {
+                let name = self
+                    .pods
+                    .get(&result.uid)
+                    .map_or_else(|| result.uid.to_string(), |it| format!("{}/{}", it.namespace, it.pod));
+                let (severity, text) = match &result.result {
+                    Ok(()) => ("info", "terminated".to_owned()),
+                    Err(NotEvicted::Failed(why)) => ("warning", format!("failed: {why}")),
+                    Err(NotEvicted::PdbDenied) => ("warning", "denied by a PodDisruptionBudget".to_owned()),
+                    Err(NotEvicted::NotAsked) => ("warning", "was not requested".to_owned()),
+                };
+                self.event(*at, severity, "eviction_progress", format!("eviction of {name}: {text}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn signals(&mut self, at: Timestamp, node: &NodeStats, engine: &Engine) {
+        let policy = engine.policy();
+        let seen = observe(node, policy.rules.memory().measure);
+        for signal in Signal::ALL {
+            let Some(seen) = seen.get(signal) else { continue };
+            let report = self.signals.entry(signal as usize).or_insert_with(|| SignalReport {
+                signal: signal.name(),
+                unit: unit(signal),
+                capacity: seen.capacity,
+                least: seen.available,
+                available: Series::default(),
+                thresholds: Vec::new(),
+            });
+            report.capacity = seen.capacity;
+            report.least = report.least.min(seen.available);
+            report.available.push(at, seen.available, self.signal_ms, Keep::Least);
+            let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
+            let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
+            for (source, threshold) in of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal) {
+                let kind = if threshold.is_hard() { "hard" } else { "soft" };
+                let value = threshold.value.quantity(seen.capacity).value();
+                report.threshold(kind, source).step(at, value);
+            }
+        }
+    }
+
+    fn usage(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engine) {
+        for stats in snapshot.pods() {
+            let Some(used) = stats.values().memory_working_set else { continue };
+            let Some(pod) = self.pods.get_mut(stats.uid()) else { continue };
+            let used = i64::try_from(used).unwrap_or(i64::MAX);
+            (pod.peak, pod.last) = (pod.peak.max(used), used);
+            pod.usage.push(at, used, self.pod_ms, Keep::Most);
+        }
+        self.sample = Some(PodSample {
+            at,
+            snapshot: Arc::clone(snapshot),
+            pods: Arc::clone(engine.pods()),
+            // The order for memory does not depend on it.
+            layout: Default::default(),
+            in_flight: engine.in_flight().to_vec(),
+            sized: !engine.policy().rules.are_kubelets(),
+        });
+    }
+
+    fn decision(&mut self, record: &DecisionRecord) {
+        if let RecordSubject::Oom(OomUpdate::Kill(kill)) = &record.subject {
+            self.log(record.at, LogEvent::OomKill(kill.clone()));
+        }
+        if let Some(evaluation) = record.evaluation() {
+            self.thresholds(record.at, evaluation);
+        }
+        let conditions: Vec<_> = record.conditions.iter().map(|it| it.condition).collect();
+        let changed = |one: &[NodeCondition], other: &[NodeCondition]| {
+            one.iter().filter(|it| !other.contains(it)).map(|it| it.name()).collect::<Vec<_>>()
+        };
+        let raised = changed(&conditions, &self.conditions).into_iter().map(|it| (it, "True"));
+        let cleared = changed(&self.conditions, &conditions).into_iter().map(|it| (it, "False"));
+        for (condition, status) in raised.chain(cleared).collect::<Vec<_>>() {
+            self.log(record.at, LogEvent::Condition(event_log::Condition { condition, status }));
+        }
+        self.conditions = conditions;
+        let Some(evaluation) = record.evaluation().filter(|_| self.is_within(record.at)) else { return };
+        for eviction in &evaluation.evictions {
+            self.eviction(record.at, eviction);
+        }
+        if evaluation.starved.is_some() || !evaluation.evictions.is_empty() || !evaluation.reclaim.is_empty()
+        {
+            self.report.decisions.push(decision_report(record, evaluation));
+        }
+        if self.report.decisions.len() > 1000 {
+            self.report.bound_decisions();
+        }
+    }
+
+    fn eviction(&mut self, at: Timestamp, eviction: &EvictionRecord) {
+        let EvictionRecord { pod, grace_period_seconds, message, .. } = eviction;
+        if let Some(pod) = self.pods.get_mut(&pod.uid) {
+            pod.evicted = Some(at);
+        }
+        let text = format!(
+            "evict {}/{} with a grace period of {grace_period_seconds} s: {}",
+            pod.namespace,
+            pod.name,
+            message.trim_end()
+        );
+        self.event(at, "warning", "eviction_decision", text);
+    }
+
+    fn thresholds(&mut self, at: Timestamp, evaluation: &EvaluationRecord) {
+        for threshold in &evaluation.thresholds {
+            let key = (threshold.signal, threshold.is_hard());
+            let is_met = threshold.met.is_some();
+            let reading = evaluation.signal(threshold.signal).filter(|it| it.available.is_some());
+            if is_met == self.met.contains(&key) || !is_met && reading.is_none() {
+                continue;
+            }
+            if is_met {
+                self.met.insert(key)
+            } else {
+                self.met.remove(&key)
+            };
+            let event = event_log::Threshold {
+                signal: threshold.signal.name(),
+                threshold: if threshold.is_hard() { "hard" } else { "soft" },
+                state: if is_met { "met" } else { "cleared" },
+                value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
+                available: reading.and_then(|reading| reading.available),
+                capacity: reading.and_then(|reading| reading.capacity),
+                detected_by: "a recorded sample".to_owned(),
+            };
+            self.log(at, LogEvent::Threshold(event));
+        }
+    }
+
+    /// An event in the words of the event lines.
+    fn log(&mut self, at: Timestamp, event: LogEvent) {
+        let line = serde_json::to_value(Line { at, node: None, event }).unwrap_or_default();
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        self.event(at, &text("severity"), &text("event"), text("message"));
+    }
+
+    fn event(&mut self, at: Timestamp, severity: &str, event: &str, message: String) {
+        if self.is_within(at) {
+            let (severity, event) = (severity.to_owned(), event.to_owned());
+            self.report.event(EventReport { at, severity, event, message });
+        }
+    }
+
+    fn finish(self) -> Report {
+        let Self { mut report, signals, pods, sample, .. } = self;
+        let has_threshold = |it: &SignalReport| !it.thresholds.is_empty();
+        report.signals = signals.into_values().filter(has_threshold).collect();
+        report.bound_events();
+        report.bound_decisions();
+        if let Some(sample) = sample {
+            let snapshot = sample.snapshot.indexed(&sample.pods);
+            let ranking = PodSample { snapshot, ..sample }.ranking(Signal::MemoryAvailable);
+            let ranked = ranking.candidates.iter().zip(ranking.ranks()).take(RANKS);
+            report.ranking = ranked
+                .map(|(it, rank)| RankReport {
+                    rank,
+                    namespace: it.pod.namespace.to_string(),
+                    pod: it.pod.name.to_string(),
+                    priority: it.priority,
+                    usage: it.usage,
+                    request: pods.get(&it.pod.uid).map_or(0, |pod| pod.request),
+                    over_request: it.excess,
+                    forecast: forecast(&ranking, it),
+                })
+                .collect();
+            report.ranking_omitted = ranking.candidates.len().saturating_sub(RANKS);
+        }
+        report.set_pods(pods.into_values());
+        report
+    }
+}
+
+impl SignalReport {
+    /// The values of a threshold, which is added if it is not there.
+    pub(super) fn threshold(&mut self, threshold: &str, source: &str) -> &mut Series {
+        let is_it = |it: &ThresholdReport| it.threshold == threshold && it.source == source;
+        let place = self.thresholds.iter().position(is_it).unwrap_or_else(|| {
+            let (threshold, source) = (threshold.to_owned(), source.to_owned());
+            self.thresholds.push(ThresholdReport { threshold, source, values: Series::default() });
+            self.thresholds.len() - 1
+        });
+        &mut self.thresholds[place].values
+    }
+}
+
+fn decision_report(record: &DecisionRecord, evaluation: &EvaluationRecord) -> DecisionReport {
+    let mut explainer = Explainer::new(Style::Plain);
+    let explanation = explainer.explain(record) + &explainer.finish();
+    let first = explanation.lines().next().unwrap_or_default();
+    let title = first.split_once("  ").map_or(first, |(_, title)| title).to_owned();
+    let name = |it: &EvictionRecord| format!("{}/{}", it.pod.namespace, it.pod.name);
+    let candidates = evaluation.candidates.iter().take(CANDIDATES).map(|it| CandidateReport {
+        namespace: it.pod.namespace.to_string(),
+        pod: it.pod.name.to_string(),
+        priority: it.priority,
+        usage: it.usage,
+        request: it.request.clone(),
+        result: serde_json::to_value(it.result)
+            .ok()
+            .and_then(|name| Some(name.as_str()?.replace('_', " ")))
+            .unwrap_or_default(),
+    });
+    DecisionReport {
+        at: record.at,
+        title,
+        evicted: evaluation.evictions.iter().map(name).collect(),
+        candidates: candidates.collect(),
+        candidates_omitted: evaluation.candidates.len().saturating_sub(CANDIDATES),
+        explanation,
+    }
+}

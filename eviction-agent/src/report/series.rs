@@ -1,0 +1,94 @@
+//! Points over time, one for each interval.
+
+use eviction_core::time::Timestamp;
+use serde::Serialize;
+
+/// Values with their times in milliseconds since 1970, which rise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Series {
+    times_ms: Vec<i64>,
+    values: Vec<i64>,
+}
+
+/// Which value an interval keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Keep {
+    Least,
+    Most,
+}
+
+impl Series {
+    /// Takes a value. Of those within the same interval of so many milliseconds one is kept, as it was
+    /// and when it was. A time that is not after the one before is left out.
+    pub(super) fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, keep: Keep) {
+        let at = at.as_millisecond();
+        let interval = |time: i64| time.div_euclid(interval_ms.max(1));
+        if let (Some(time), Some(kept)) = (self.times_ms.last_mut(), self.values.last_mut()) {
+            if at < *time {
+                return;
+            }
+            if interval(at) == interval(*time) {
+                let is_better = match keep {
+                    Keep::Least => value < *kept,
+                    Keep::Most => value > *kept,
+                };
+                if is_better {
+                    (*time, *kept) = (at, value);
+                }
+                return;
+            }
+        }
+        self.times_ms.push(at);
+        self.values.push(value);
+    }
+
+    /// Takes a value from which on it holds; one that is the same is nothing new.
+    pub(super) fn step(&mut self, at: Timestamp, value: i64) {
+        if self.values.last() != Some(&value) {
+            self.push(at, value, 1, Keep::Most);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(super) fn last(&self) -> Option<i64> {
+        self.values.last().copied()
+    }
+
+    pub(super) fn least(&self) -> Option<i64> {
+        self.values.iter().copied().min()
+    }
+
+    pub(super) fn most(&self) -> Option<i64> {
+        self.values.iter().copied().max()
+    }
+
+    /// Forgets what is older.
+    pub(super) fn forget_before(&mut self, at: Timestamp) {
+        let old = self.times_ms.partition_point(|time| *time < at.as_millisecond());
+        self.times_ms.drain(..old);
+        self.values.drain(..old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_keeps_its_extreme_with_its_time() {
+        let mut series = Series::default();
+        let times = [0, 400, 900, 1000, 700, 2500];
+        for (time, value) in times.into_iter().zip([5, 3, 4, 9, 1, 2]) {
+            series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, Keep::Least);
+        }
+        assert_eq!((series.times_ms, series.values), (vec![400, 1000, 2500], vec![3, 9, 2]));
+    }
+}

@@ -1,0 +1,230 @@
+//! Reports of the golden recording, and of one with hostile names.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot};
+use eviction_core::input::{Event, Input};
+use eviction_core::pod::Pod;
+use eviction_core::progress::EvictionResult;
+use eviction_core::reading::Reading;
+use eviction_core::snapshot::NodeStats;
+
+use super::recording::read;
+use super::*;
+use crate::scenario::recording::evicts;
+use crate::scenario::recording_tests::golden_recording;
+use crate::telemetry::recording::writer::{Limits, Writer};
+use crate::telemetry::recording::{Header, Key, Recorded};
+
+fn golden() -> Report {
+    let report = read(golden_recording().path(), |all| all).unwrap();
+    Report { source: "golden".to_owned(), version: "0.0.0", ..report }
+}
+
+#[test]
+fn the_golden_recording_is_reported_as_markdown() {
+    insta::assert_snapshot!(golden().markdown());
+}
+
+#[test]
+fn the_golden_recording_is_reported_as_json() {
+    let value: serde_json::Value = serde_json::from_str(&golden().json()).unwrap();
+    insta::assert_snapshot!(serde_json::to_string_pretty(&value).unwrap());
+}
+
+#[test]
+fn a_part_of_a_recording_is_reported() {
+    let folder = golden_recording();
+    let report = read(folder.path(), |_| (at(2), at(4))).unwrap();
+    assert_eq!((report.from, report.to), (at(2), at(4)));
+    assert_eq!(report.signals[0].least, 200);
+    assert!(report.decisions.is_empty() && report.pods.iter().all(|pod| pod.evicted.is_none()));
+    let error = read(folder.path(), |_| (at(500), at(600))).unwrap_err();
+    assert!(error.contains("the recording goes from 2026-01-05T08:00:01Z to"), "{error}");
+    assert!(read(Path::new("/nowhere"), |all| all).unwrap_err().contains("/nowhere"));
+}
+
+#[test]
+fn a_recording_that_is_cut_off_is_reported_up_to_there() {
+    let folder = golden_recording();
+    let file = folder.path().join("00000000-golden.rec");
+    let bytes = std::fs::read(&file).unwrap();
+    let whole = read(folder.path(), |all| all).unwrap();
+    for length in (0..bytes.len()).step_by(97) {
+        std::fs::write(&file, &bytes[..length]).unwrap();
+        if let Ok(report) = read(folder.path(), |all| all) {
+            assert!(report.to <= whole.to && report.decisions.len() <= 1, "{length}");
+        }
+    }
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() - 40] ^= 4;
+    std::fs::write(&file, damaged).unwrap();
+    let report = read(folder.path(), |all| all).unwrap();
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+}
+
+/// A name that no API server accepts, and that would be markup anywhere.
+const HOSTILE: &str = "</script><script>alert(1)</script>|`<!--\u{2028}*x*";
+
+const MI: u64 = 1 << 20;
+
+/// A recording of so many seconds and pods. In every 200 s a pod comes, grows and is evicted.
+fn record(directory: &Path, seconds: i64, pods: usize) {
+    let limits = Limits {
+        directory: directory.to_owned(),
+        max_size: 1 << 30,
+        max_age: Duration::from_secs(3600),
+        min_free: 0,
+    };
+    let mut writer = Writer::open(limits, Header::default()).unwrap();
+    let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
+    let policy = policy(vec![hard(Signal::MemoryAvailable, "512Mi"), hard(Signal::NodeFsAvailable, "10%")]);
+    let worker = |number: usize| Pod {
+        name: format!("worker-7c9d8f6b5d-{number:05}").into(),
+        ..pod(&format!("00000000-0000-4000-8000-{number:012}"), "200Mi")
+    };
+    let workers: Vec<_> = (1..pods).map(worker).collect();
+    let key = Key {
+        at: at(0),
+        policy: policy.clone(),
+        dry_run: false,
+        state: Default::default(),
+        layout: Some(Default::default()),
+        terminating: Vec::new(),
+        api: Default::default(),
+        lost: 0,
+        pods: Arc::default(),
+    };
+    let mut engine = crate::scenario::recording::engine(&key);
+    write(Recorded::Key(Box::new(key)));
+    let mut tell = |engine: &mut eviction_core::engine::Engine, second, event: Event| {
+        let input = Input { at: at(second), event };
+        write(Recorded::Input(input.clone()));
+        evicts(&engine.step(input))
+    };
+    let (mut hog, mut goes_at) = (None, None);
+    for second in 1..seconds {
+        let tooth = second % 200;
+        let before = hog.clone();
+        if tooth == 1 {
+            (hog, goes_at) = (Some(format!("hog-{second}")), None);
+        } else if goes_at == Some(second) {
+            let uid: Box<str> = hog.take().unwrap_or_default().into();
+            tell(&mut engine, second, Event::Evicted(EvictionResult { uid, result: Ok(()) }));
+        }
+        if hog != before {
+            let of_hog = hog.iter().map(|uid| Pod { name: HOSTILE.into(), ..pod(uid, "100Mi") });
+            let all = set_by(&policy, workers.iter().cloned().chain(of_hog).collect());
+            tell(&mut engine, second, Event::Pods(all));
+        }
+        let grown = hog.as_ref().map_or(0, |_| u64::try_from(tooth * 16).unwrap() * MI);
+        let wave = |number: u64| (second.unsigned_abs() * number) % 37;
+        let used = workers.iter().zip(1..);
+        let used = used.map(|(pod, number)| memory_of(&pod.uid, (100 + wave(number)) * MI + number * 4096));
+        let used: Vec<_> = used.chain(hog.iter().map(|uid| memory_of(uid, 50 * MI + grown))).collect();
+        let sample = snapshot(node_with(3000 * MI - grown + wave(3) * MI, second), &used);
+        if tell(&mut engine, second, Event::Sample(sample)) {
+            goes_at.get_or_insert(second + 3);
+        }
+    }
+    writer.flush().unwrap();
+}
+
+/// A node of 16Gi with a disk of 64Gi.
+fn node_with(available: u64, second: i64) -> NodeStats {
+    let mut node = node(available, 20 << 30, at(second));
+    if let Reading::Known(memory) = &mut node.memory {
+        memory.working_set = Some((16 << 30) - available);
+    }
+    if let Reading::Known(fs) = &mut node.node_fs {
+        fs.capacity = Some(64 << 30);
+    }
+    node
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let folder = tempfile::tempdir().unwrap();
+    record(folder.path(), 400, 5);
+    let report = read(folder.path(), |all| all).unwrap();
+    assert!(report.decisions.iter().any(|it| it.evicted[0].ends_with(HOSTILE)), "{:?}", report.decisions);
+    let text = report.markdown();
+    for line in text.lines().filter(|line| !line.starts_with("    ")) {
+        assert!(!line.contains("<script>") && !line.contains("<!--"), "{line}");
+    }
+}
+
+#[test]
+fn names_are_no_markup_in_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    record(folder.path(), 400, 5);
+    let page = read(folder.path(), |all| all).unwrap().html().unwrap();
+    assert_eq!((page.matches("<script").count(), page.matches("</script>").count()), (3, 3));
+    assert!(!page.contains("<script>") && !page.contains("{{"));
+    let nonce = |page: &str| page.split("nonce-").nth(1).unwrap()[..32].to_owned();
+    let other = read(folder.path(), |all| all).unwrap().html().unwrap();
+    assert_ne!(nonce(&page), nonce(&other), "a nonce that is known protects from nothing");
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["decisions"][0]["evicted"][0], format!("default/{HOSTILE}"), "it is what it was");
+}
+
+#[test]
+fn a_report_is_bounded_however_long_the_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    // Kept for a look at its page.
+    let kept = std::env::var_os("EVICTION_AGENT_RECORDING").map(std::path::PathBuf::from);
+    let folder = kept.as_deref().unwrap_or(folder.path());
+    record(folder, 600, 110);
+    let report = read(folder, |all| all).unwrap();
+    let series = &report.signals[0].available;
+    assert!(series.len() <= 301 && series.len() > 250, "{}", series.len());
+    assert_eq!((report.pods.len(), report.pods_omitted), (PODS, 112 - PODS));
+    assert_eq!((report.ranking.len(), report.ranking_omitted), (RANKS, 109 - RANKS));
+    assert!(report.events.len() <= EVENTS && report.decisions.len() <= DECISIONS);
+    assert!(report.signals[0].least < 512 << 20, "the least is kept");
+    let page = report.html().unwrap();
+    assert!(page.len() <= 300 << 10, "{} bytes", page.len());
+}
+
+#[test]
+fn a_running_agent_is_reported_from_its_answers() {
+    use crate::telemetry::live::state::{NodeState, PodState, SignalState, ThresholdState};
+    let state = |second: i64, available: i64| NodeState {
+        at: at(second),
+        node: Some("worker-1".to_owned()),
+        signals: vec![SignalState {
+            signal: "memory.available".to_owned(),
+            available: Some(available),
+            capacity: Some(1000),
+            thresholds: vec![ThresholdState {
+                threshold: "hard".to_owned(),
+                source: "kubelet".to_owned(),
+                value: 100,
+                ..ThresholdState::default()
+            }],
+        }],
+        pods: vec![PodState {
+            rank: Some(1),
+            namespace: "shop".to_owned(),
+            pod: "web".to_owned(),
+            pod_uid: "u".to_owned(),
+            usage: Some(second),
+            ..PodState::default()
+        }],
+        ..NodeState::default()
+    };
+    let event = r#"{"seq":7,"at":"2026-01-05T08:00:02Z","event":"eviction_decision","severity":"warning","message":"evict","namespace":"shop","pod":"web","pod_uid":"u","candidates":[{"namespace":"shop","pod":"web","usage":5,"priority":0}]}"#;
+    let mut live = live::LiveReport::new(&state(0, 900));
+    live.take(&state(0, 900), "");
+    live.take(&state(2, 80), &format!("{event}\nno JSON\n"));
+    let report = live.report();
+    assert_eq!((live.seq(), report.signals[0].least, report.decisions[0].candidates.len()), (7, 80, 1));
+    assert_eq!((report.pods[0].peak, report.pods[0].evicted), (2, Some(at(2))));
+    assert!(report.html().unwrap().contains("connect-src 'self'"));
+    live.take(&state(5000, 700), "");
+    let report = live.report();
+    assert_eq!((report.from, report.signals[0].least), (at(4400), 700), "ten minutes are remembered");
+}

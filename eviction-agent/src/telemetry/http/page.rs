@@ -1,0 +1,132 @@
+//! One page and its data on loopback, for a browser of this machine.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::net::TcpListener;
+
+use super::{serve_connections, text};
+
+const CONNECTIONS: usize = 16;
+const LONGEST: Duration = Duration::from_secs(10);
+const HEADERS: [(HeaderName, &str); 4] = [
+    (CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("x-content-type-options"), "nosniff"),
+    (HeaderName::from_static("x-frame-options"), "DENY"),
+    (HeaderName::from_static("referrer-policy"), "no-referrer"),
+];
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Page,
+    Data,
+}
+
+/// Serves until dropped. The paths are `/TOKEN/` and `/TOKEN/data.json`: other users of the machine do not
+/// know the token.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    token: String,
+    body: impl Fn(Asked) -> Result<String, String> + Clone + Send + 'static,
+) {
+    let listener = &listener;
+    let accept = || async move {
+        let (stream, peer) = listener.accept().await?;
+        io::Result::Ok(peer.ip().is_loopback().then_some((stream, ())))
+    };
+    let answer = move |request: &Request<Incoming>| {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let mut response = match asked(request, host, &token) {
+            Err((status, why)) => text(status, why.to_owned()),
+            Ok(asked) => match body(asked) {
+                Ok(body) => typed(asked, body),
+                Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+            },
+        };
+        for (name, value) in HEADERS {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    };
+    serve_connections(CONNECTIONS, LONGEST, accept, answer).await;
+}
+
+/// A status, and why.
+type Refusal = (StatusCode, &'static str);
+
+fn asked<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<Asked, Refusal> {
+    if !host.is_some_and(is_loopback) {
+        // A page of somebody else, whose name was made to lead here.
+        return Err((StatusCode::FORBIDDEN, "only this machine is served\n"));
+    }
+    if request.method() != Method::GET {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n"));
+    }
+    let path = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(token));
+    match path {
+        Some("/") => Ok(Asked::Page),
+        Some("/data.json") => Ok(Asked::Data),
+        _ => Err((StatusCode::NOT_FOUND, "the address that was printed has the page\n")),
+    }
+}
+
+/// Whether a Host header names this machine by a loopback address or as localhost.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
+}
+
+fn typed(asked: Asked, body: String) -> Response<Full<Bytes>> {
+    let kind = match asked {
+        Asked::Page => "text/html; charset=utf-8",
+        Asked::Data => "application/json",
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(method: &str, path: &str, host: Option<&str>) -> u16 {
+        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        asked(&request, host, "secret").map_or_else(|(status, _)| status.as_u16(), |_| 200)
+    }
+
+    #[test]
+    fn only_this_machine_with_the_token_is_served() {
+        for host in ["127.0.0.1:8090", "localhost", "LocalHost:1", "[::1]:8090", "127.1.2.3"] {
+            assert_eq!(status("GET", "/secret/", Some(host)), 200, "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8090",
+            "10.0.0.1",
+            "[fe80::1]",
+            "[::1",
+            "",
+            "127.0.0.1.evil.example",
+        ] {
+            assert_eq!(status("GET", "/secret/", Some(host)), 403, "{host}");
+        }
+        assert_eq!(status("GET", "/secret/", None), 403);
+        let host = Some("localhost");
+        assert_eq!(status("GET", "/secret/data.json", host), 200);
+        assert_eq!(status("POST", "/secret/", host), 405);
+        for path in ["/", "/secret", "/other/", "/data.json", "/secret/x"] {
+            assert_eq!(status("GET", path, host), 404, "{path}");
+        }
+    }
+}
