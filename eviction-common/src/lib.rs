@@ -32,11 +32,11 @@ pub use map::{
     MemcgThreshold, OomContext, OomCounts, STILL_PAGES, THRESHOLD_WORDS, armed_bit,
 };
 pub use task::{
-    Alarm, AlarmKey, ForkRate, HostTasks, LAST_GROUPS, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR, PidThreshold,
-    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCgroupCache, TaskCount,
+    Alarm, AlarmKey, ForkRate, HostTasks, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR, PidThreshold, PidsCache,
+    ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount,
 };
 
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 14;
+pub const ABI_VERSION: u16 = 15;

@@ -3,13 +3,10 @@
 
 use crate::Header;
 
-/// What a memory cgroup's tasks did since the programs were attached; one of array `TASKS`, at the place
-/// that map `TASK_PLACES` has for the cgroup's id. It fills a line of the processor's cache.
+/// What a memory cgroup's tasks did since the programs were attached: map `TASK_STATS`, by the cgroup's id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskCount {
-    /// The cgroup; 0 while it is nobody's.
-    pub id: u64,
     /// Tasks (threads included) made.
     pub forks: u64,
     /// Tasks ended.
@@ -27,7 +24,6 @@ pub struct TaskCount {
 impl TaskCount {
     /// Nothing yet.
     pub const NONE: Self = Self {
-        id: 0,
         forks: 0,
         exits: 0,
         process_forks: 0,
@@ -36,24 +32,6 @@ impl TaskCount {
         rate: ForkRate { since_ns: 0, forks: 0 },
     };
 }
-
-/// The memory cgroup of which a program last counted a task on this CPU; one for each of the programs in
-/// array `LAST_GROUP`. The next task is of the same one mostly, and its id need not be found then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct TaskCgroupCache {
-    /// Address of its css.
-    pub css: u64,
-    /// Number of that css, which no other ever gets; 0 none.
-    pub serial: u64,
-    /// The cgroup.
-    pub id: u64,
-    /// Its place in `TASKS`.
-    pub place: u64,
-}
-
-/// How many programs keep a [`TaskCgroupCache`].
-pub const LAST_GROUPS: u32 = 3;
 
 /// Over how long the rate of forks is taken.
 pub const STORM_WINDOW_NS: u64 = 100_000_000;
@@ -219,8 +197,7 @@ pub struct ReclaimTime {
 }
 
 const _: () = {
-    assert!(size_of::<TaskCount>() == 64);
-    assert!(size_of::<TaskCgroupCache>() == 32);
+    assert!(size_of::<TaskCount>() == 56);
     assert!(size_of::<ForkRate>() == 16);
     assert!(size_of::<HostTasks>() == 16);
     assert!(size_of::<PidsCache>() == 32);

@@ -3,14 +3,14 @@
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
 use aya_ebpf::{
-    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
+    bindings::BPF_F_NO_PREALLOC,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use eviction_common::{
     AlarmKey, ChargedCgroup, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
-    HostTasks, LAST_GROUPS, LAST_HOOKS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold,
-    PidsCache, ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCgroupCache, TaskCount,
+    HostTasks, LAST_HOOKS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache,
+    ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCount,
 };
 
 /// Everything that is told to user space.
@@ -62,24 +62,9 @@ pub(crate) static OOM_COUNTS: HashMap<u64, OomCounts> = HashMap::with_max_entrie
 #[map]
 pub(crate) static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0);
 
-/// What the tasks of memory cgroups did: an array, since an element of it is had without a call, and one
-/// that could be mapped, since it begins with a line of the processor's cache then, and so does each element.
+/// What the tasks of memory cgroups did, by the id of the cgroup.
 #[map]
-pub(crate) static TASK_STATS: Array<TaskCount> = Array::with_max_entries(4096, BPF_F_MMAPABLE);
-
-/// Where in [`TASK_STATS`], by the id of the memory cgroup.
-#[map]
-pub(crate) static TASK_STATS_INDEX: HashMap<u64, u32> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
-
-/// The places of [`TASK_STATS`] that are nobody's. Who takes a cgroup out of [`TASK_STATS_INDEX`] puts its place in
-/// here; the loader put all in.
-#[map]
-pub(crate) static TASK_STATS_FREE: Queue<u32> = Queue::with_max_entries(4096, 0);
-
-/// See [`TaskCgroupCache`].
-#[map]
-pub(crate) static TASK_CGROUP_CACHE: PerCpuArray<TaskCgroupCache> =
-    PerCpuArray::with_max_entries(LAST_GROUPS, 0);
+pub(crate) static TASK_STATS: HashMap<u64, TaskCount> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
 /// What was told of tasks and when, so that it is told once.
 #[map]

@@ -161,10 +161,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
     let levels = options.levels.unwrap_or_else(|| map_sizes::levels(map_sizes::read_cgroups())).max(1);
-    let opened = open(setup, levels, options).and_then(|mut ebpf| {
-        task_counters::lay_out_places(&mut ebpf)?;
-        Ok((ebpf, Btf::from_sys_fs()?))
-    });
+    let opened = open(setup, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(refused(plans, Some(brief(&error)))),
@@ -282,8 +279,6 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
         .map_max_entries("CHARGED_CGROUPS", cgroups)
         .map_max_entries("OOM_COUNTS", cgroups)
         .map_max_entries("TASK_STATS", cgroups)
-        .map_max_entries("TASK_STATS_INDEX", cgroups)
-        .map_max_entries("TASK_STATS_FREE", cgroups)
         .map_max_entries("RECLAIM_TIME", cgroups)
         .map_max_entries("DISK_USAGE", if disks.is_empty() { 1 } else { cgroups.saturating_mul(2) })
         .map_max_entries("ALARMS_SENT", levels);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use aya::{
     Ebpf, Pod,
-    maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys, Queue},
+    maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys},
 };
 use eviction_common::{
     Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawStall,
@@ -67,10 +67,7 @@ pub(crate) fn forks_in_window(per_second: u32) -> u32 {
 }
 
 pub(crate) struct TaskCounterMaps {
-    tasks: Array<MapData, MapEntry<RawTaskCount>>,
-    /// Where in `tasks`.
-    places: BpfHashMap<MapData, u64, u32>,
-    free_places: Queue<MapData, u32>,
+    tasks: BpfHashMap<MapData, u64, MapEntry<RawTaskCount>>,
     stalls: BpfHashMap<MapData, u64, MapEntry<RawStall>>,
     reclaiming: BpfHashMap<MapData, u32, MapEntry<ReclaimStart>>,
     seen_oom: BpfHashMap<MapData, u64, MapEntry<OomCounts>>,
@@ -82,16 +79,6 @@ pub(crate) struct TaskCounterMaps {
     suspects: HashSet<u64>,
 }
 
-/// Lays out the places where tasks are counted: before a program runs that takes one.
-pub(crate) fn lay_out_places(ebpf: &mut Ebpf) -> Result<(), MapError> {
-    fn map<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Map, MapError> {
-        ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
-    }
-    let places = Array::<_, MapEntry<RawTaskCount>>::try_from(map(ebpf, "TASK_STATS")?)?.len();
-    let mut free = Queue::<_, u32>::try_from(map(ebpf, "TASK_STATS_FREE")?)?;
-    (0..places).try_for_each(|place| free.push(place, 0))
-}
-
 impl TaskCounterMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
         let mut take = |name: &str| -> Result<Map, MapError> {
@@ -99,8 +86,6 @@ impl TaskCounterMaps {
         };
         Ok(Self {
             tasks: take("TASK_STATS")?.try_into()?,
-            places: take("TASK_STATS_INDEX")?.try_into()?,
-            free_places: take("TASK_STATS_FREE")?.try_into()?,
             stalls: take("RECLAIM_TIME")?.try_into()?,
             reclaiming: take("RECLAIM_START")?.try_into()?,
             seen_oom: take("OOM_COUNTS")?.try_into()?,
@@ -111,22 +96,6 @@ impl TaskCounterMaps {
             suspects: HashSet::new(),
         })
     }
-
-    /// Takes a cgroup out of those whose tasks are counted; how many went.
-    fn free_place(&mut self, id: u64) -> Result<u64, MapError> {
-        let place = match self.places.get(&id, 0) {
-            Ok(place) => place,
-            Err(error) if is_absent(&error) => return Ok(0),
-            Err(error) => return Err(error),
-        };
-        let removed = take_out(self.places.remove(&id))?;
-        if removed > 0 {
-            // Nobody's, so that no CPU counts on there for a cgroup that it remembers.
-            self.tasks.set(place, MapEntry(RawTaskCount::NONE), 0)?;
-            self.free_places.push(place, 0)?;
-        }
-        Ok(removed)
-    }
 }
 
 impl BpfHandle {
@@ -136,9 +105,8 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be read.
     pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
-        match self.maps.tally.places.get(&id, 0) {
-            // Another's place by now: the cgroup was removed between the two looks.
-            Ok(place) => Ok(self.counted_at(place, id)?.unwrap_or_default()),
+        match self.maps.tally.tasks.get(&id, 0) {
+            Ok(counted) => Ok(as_count(counted)),
             Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
             Err(error) => Err(error),
         }
@@ -150,18 +118,11 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.tally.places.iter() {
-            let (id, place) = entry?;
-            out.extend(self.counted_at(place, id)?.map(|count| (id, count)));
+        for entry in self.maps.tally.tasks.iter() {
+            let (id, counted) = entry?;
+            out.push((id, as_count(counted)));
         }
         Ok(())
-    }
-
-    /// What is counted at that place, if it is this cgroup's still.
-    fn counted_at(&self, place: u32, cgroup: u64) -> Result<Option<TaskCount>, MapError> {
-        let MapEntry(counted) = self.maps.tally.tasks.get(&place, 0)?;
-        let RawTaskCount { id, forks, exits, process_forks, process_exits, execs, rate: _ } = counted;
-        Ok((id == cgroup).then_some(TaskCount { forks, exits, process_forks, process_exits, execs }))
     }
 
     /// What the tasks of this memory cgroup spent in reclaim; zero for one that did not. Those of
@@ -280,13 +241,13 @@ impl BpfHandle {
             }
             Ok(())
         };
-        take_note(tally.places.keys())?;
+        take_note(tally.tasks.keys())?;
         take_note(tally.stalls.keys())?;
         take_note(tally.seen_oom.keys())?;
         let mut removed = 0;
         let suspects = std::mem::take(&mut tally.suspects);
         for id in gone.intersection(&suspects) {
-            removed += tally.free_place(*id)?;
+            removed += take_out(tally.tasks.remove(id))?;
             removed += take_out(tally.stalls.remove(id))?;
             removed += take_out(tally.seen_oom.remove(id))?;
             let storm = alarm_key(*id, Alarm::ForkStorm);
@@ -308,10 +269,15 @@ impl BpfHandle {
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
         };
-        Ok(holds(tally.places.get(&id, 0).map(drop))?
+        Ok(holds(tally.tasks.get(&id, 0).map(drop))?
             || holds(tally.stalls.get(&id, 0).map(drop))?
             || holds(tally.seen_oom.get(&id, 0).map(drop))?)
     }
+}
+
+fn as_count(MapEntry(counted): MapEntry<RawTaskCount>) -> TaskCount {
+    let RawTaskCount { forks, exits, process_forks, process_exits, execs, rate: _ } = counted;
+    TaskCount { forks, exits, process_forks, process_exits, execs }
 }
 
 fn alarm_key(id: u64, alarm: Alarm) -> MapEntry<AlarmKey> {
