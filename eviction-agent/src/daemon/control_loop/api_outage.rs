@@ -21,15 +21,12 @@ impl ControlLoop {
         match self.engine.policy().eviction.when_api_server_down {
             WhenApiServerDown::Wait => {}
             WhenApiServerDown::Kill => self.kill_unanswered(),
-            WhenApiServerDown::Freeze => {
-                let unanswered = self.unanswered();
-                self.freeze_unanswered(&unanswered);
-            }
+            WhenApiServerDown::Freeze => self.freeze_unanswered(),
         }
     }
 
     /// Those that a hard threshold waits for, and that no server has said yes to.
-    fn unanswered(&self) -> Vec<InFlightEviction> {
+    pub(super) fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
             let is_unanswered = matches!(it.api, Some(ApiPhase::Asked | ApiPhase::Unconfirmed));
@@ -38,7 +35,7 @@ impl ControlLoop {
         self.executing().filter(is_meant).cloned().collect()
     }
 
-    /// They are killed: they were chosen, and nobody else has to be.
+    /// Kills them: they were chosen, so no other pod has to be.
     fn kill_unanswered(&mut self) {
         for it in self.unanswered() {
             let Some(target) = self.target_again(&it, grace_of(&it)) else { continue };

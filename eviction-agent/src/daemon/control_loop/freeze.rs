@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use eviction_core::decision::Decision;
 use eviction_core::eviction::EvaluationEnd;
-use eviction_core::in_flight::InFlightEviction;
 use eviction_core::input::ApiReachability;
 use eviction_core::pod::PodName;
 use eviction_core::policy::eviction_settings::WhenApiServerDown;
@@ -42,11 +41,9 @@ impl ControlLoop {
     }
 
     /// Freezes the pod whose eviction for a hard memory threshold was requested, and that no server has answered for.
-    pub(super) fn freeze_unanswered(&mut self, unanswered: &[InFlightEviction]) {
-        let pod =
-            unanswered.iter().find(|it| it.resource() == Resource::Memory).map(|it| Arc::clone(&it.pod));
-        if let Some(pod) = pod {
-            self.freeze(&pod);
+    pub(super) fn freeze_unanswered(&mut self) {
+        if let Some(it) = self.unanswered().iter().find(|it| it.resource() == Resource::Memory) {
+            self.freeze(&it.pod);
         }
     }
 
