@@ -73,23 +73,22 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
 
 /// Asks the agent every second, on a thread of its own.
 fn follow(socket: SocketArgs) -> Result<Source, Failure> {
-    let ask = move |live: Option<LiveReport>| -> Result<LiveReport, Failure> {
-        let state = socket.get_json::<NodeState>("/v1/state")?;
-        let mut live = live.unwrap_or_else(|| LiveReport::new(&state));
-        let events = socket.get(&format!("/v1/events?since={}", live.seq()))?;
-        live.take(&state, &events);
-        Ok(live)
+    let ask = move |since: u64| -> Result<(NodeState, String), Failure> {
+        let state = socket.get_json("/v1/state")?;
+        Ok((state, socket.get(&format!("/v1/events?since={since}"))?))
     };
     // Without an agent there is nothing to show.
-    let mut live = ask(None)?;
+    let (state, events) = ask(0)?;
+    let mut live = LiveReport::new(&state);
+    live.take(&state, &events);
     let newest = Arc::new(Mutex::new(Ok(live.report())));
     let shared = Arc::clone(&newest);
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(INTERVAL);
-            let answer = match ask(Some(live.clone())) {
-                Ok(next) => {
-                    live = next;
+            let answer = match ask(live.seq()) {
+                Ok((state, events)) => {
+                    live.take(&state, &events);
                     Ok(live.report())
                 }
                 Err(failure) => Err(failure.report().0),

@@ -1,4 +1,4 @@
-//! A report as one HTML page that asks nobody for anything.
+//! A report as one HTML page that makes no outside request.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,7 +11,7 @@ const SCRIPT: &str = include_str!("page.js");
 const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 
-/// The page. Only scripts and styles with its nonce, which nobody could know beforehand, take effect.
+/// The page. Only scripts and styles with its nonce, which cannot be guessed, take effect.
 ///
 /// # Errors
 /// If the kernel has no random numbers.

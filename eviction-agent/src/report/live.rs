@@ -7,10 +7,9 @@ use eviction_core::time::Timestamp;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::series::{Keep, Series};
+use super::series::Keep;
 use super::{
-    CandidateReport, DecisionReport, EventReport, PodReport, RANKS, RankReport, Report, SignalReport,
-    Signals, unit,
+    CandidateReport, DecisionReport, EventReport, PodReport, RANKS, RankReport, Report, SignalReport, Signals,
 };
 use crate::telemetry::live::state::{NodeState, PodState};
 
@@ -51,15 +50,10 @@ impl LiveReport {
             let (Some(signal), Some(available)) = (Signal::from_name(&it.signal), it.available) else {
                 continue;
             };
-            let report = self.signals.entry(signal as usize).or_insert_with(|| SignalReport {
-                signal: signal.name(),
-                unit: unit(signal),
-                capacity: 0,
-                least: available,
-                available: Series::default(),
-                thresholds: Vec::new(),
-            });
-            report.capacity = it.capacity.unwrap_or_default();
+            let capacity = it.capacity.unwrap_or(0);
+            let new = || SignalReport::new(signal, capacity, available);
+            let report = self.signals.entry(signal as usize).or_insert_with(new);
+            report.capacity = capacity;
             report.available.push(state.at, available, SIGNAL_MS, Keep::Least);
             report.available.forget_before(begin);
             report.least = report.available.least().unwrap_or(available);
@@ -74,9 +68,7 @@ impl LiveReport {
         }
         self.pods.retain(|_, pod| !pod.usage.is_empty());
         self.ranking(state);
-        for line in events.lines() {
-            self.event(&serde_json::from_str(line).unwrap_or_default());
-        }
+        events.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|line| self.event(&line));
         self.report.bound_events();
         self.report.bound_decisions();
     }

@@ -225,24 +225,46 @@ impl Report {
 
     /// Sorts and bounds the pods.
     fn set_pods(&mut self, pods: impl IntoIterator<Item = PodReport>) {
+        let by_peak =
+            |a: &PodReport, b: &PodReport| b.peak.cmp(&a.peak).then_with(|| a.pod_uid.cmp(&b.pod_uid));
         let mut pods: Vec<_> = pods.into_iter().filter(|pod| !pod.usage.is_empty()).collect();
-        pods.sort_by(|a, b| (b.peak, &a.pod_uid).cmp(&(a.peak, &b.pod_uid)));
-        let first = |pod: &PodReport| pod.evicted.is_none();
-        pods.sort_by_key(first);
+        pods.sort_by(|a, b| a.evicted.is_none().cmp(&b.evicted.is_none()).then_with(|| by_peak(a, b)));
         self.pods_omitted = pods.len().saturating_sub(PODS);
         pods.truncate(PODS);
-        pods.sort_by(|a, b| (b.peak, &a.pod_uid).cmp(&(a.peak, &b.pod_uid)));
+        pods.sort_by(by_peak);
         self.pods = pods;
+    }
+}
+
+impl SignalReport {
+    /// Without points.
+    fn new(signal: Signal, capacity: i64, available: i64) -> Self {
+        let unit = match signal.resource() {
+            Resource::Memory | Resource::EphemeralStorage => "bytes",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        };
+        Self {
+            signal: signal.name(),
+            unit,
+            capacity,
+            least: available,
+            available: Series::default(),
+            thresholds: Vec::new(),
+        }
+    }
+
+    /// The values of a threshold, which is added if it is not there.
+    fn threshold(&mut self, threshold: &str, source: &str) -> &mut Series {
+        let is_it = |it: &ThresholdReport| it.threshold == threshold && it.source == source;
+        let place = self.thresholds.iter().position(is_it).unwrap_or_else(|| {
+            let (threshold, source) = (threshold.to_owned(), source.to_owned());
+            self.thresholds.push(ThresholdReport { threshold, source, values: Series::default() });
+            self.thresholds.len() - 1
+        });
+        &mut self.thresholds[place].values
     }
 }
 
 /// Signals by their place, each with its points.
 type Signals = BTreeMap<usize, SignalReport>;
-
-fn unit(signal: Signal) -> &'static str {
-    match signal.resource() {
-        Resource::Memory | Resource::EphemeralStorage => "bytes",
-        Resource::Inodes => "inodes",
-        Resource::Pids => "pids",
-    }
-}

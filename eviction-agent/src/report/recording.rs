@@ -16,10 +16,10 @@ use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 
-use super::series::{Keep, Series};
+use super::series::Keep;
 use super::{
     CANDIDATES, CandidateReport, DecisionReport, EventReport, POD_POINTS, PodReport, RANKS, RankReport,
-    Report, SIGNAL_POINTS, SignalReport, Signals, ThresholdReport, unit,
+    Report, SIGNAL_POINTS, SignalReport, Signals,
 };
 use crate::scenario::recording::{Replay, each, evicts};
 use crate::telemetry::event_log::{self, Event as LogEvent, KubeApi, Line};
@@ -177,14 +177,8 @@ impl Builder {
         let seen = observe(node, policy.rules.memory().measure);
         for signal in Signal::ALL {
             let Some(seen) = seen.get(signal) else { continue };
-            let report = self.signals.entry(signal as usize).or_insert_with(|| SignalReport {
-                signal: signal.name(),
-                unit: unit(signal),
-                capacity: seen.capacity,
-                least: seen.available,
-                available: Series::default(),
-                thresholds: Vec::new(),
-            });
+            let new = || SignalReport::new(signal, seen.capacity, seen.available);
+            let report = self.signals.entry(signal as usize).or_insert_with(new);
             report.capacity = seen.capacity;
             report.least = report.least.min(seen.available);
             report.available.push(at, seen.available, self.signal_ms, Keep::Least);
@@ -327,19 +321,6 @@ impl Builder {
         }
         report.set_pods(pods.into_values());
         report
-    }
-}
-
-impl SignalReport {
-    /// The values of a threshold, which is added if it is not there.
-    pub(super) fn threshold(&mut self, threshold: &str, source: &str) -> &mut Series {
-        let is_it = |it: &ThresholdReport| it.threshold == threshold && it.source == source;
-        let place = self.thresholds.iter().position(is_it).unwrap_or_else(|| {
-            let (threshold, source) = (threshold.to_owned(), source.to_owned());
-            self.thresholds.push(ThresholdReport { threshold, source, values: Series::default() });
-            self.thresholds.len() - 1
-        });
-        &mut self.thresholds[place].values
     }
 }
 
