@@ -39,7 +39,8 @@ impl fmt::Display for PodFreeze {
             _ => write!(f, "pod {pod} cannot be frozen")?,
         }
         match reason {
-            Some(reason) => write!(f, ": {}", reason.replace('_', " ")),
+            Some(reason) if *state == "thawed" => write!(f, ": {}", reason.replace('_', " ")),
+            Some(reason) => write!(f, ": {reason}"),
             None => Ok(()),
         }
     }
