@@ -9,7 +9,9 @@ use std::time::Duration;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Resource;
-use eviction_kill::{CgroupDirs, KillMode, KillTarget, Killer, KillerConfig, MreleaseResult, StartError};
+use eviction_kill::{
+    CgroupDirs, KillMode, KillTarget, Killer, KillerConfig, LockError, MreleaseResult, StartError,
+};
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
@@ -49,8 +51,19 @@ impl Rig {
         config
     }
 
+    /// One that acts. It waits for the node's lock: a child that another test has just forked holds what was locked
+    /// here before, until it runs its program.
     pub(crate) fn killer(&self) -> Acting {
-        self.try_killer(self.config(KillMode::Kill)).unwrap()
+        let mut killer = None;
+        wait_until("the lock of the node", || match self.try_killer(self.config(KillMode::Kill)) {
+            Err(StartError::Lock(LockError::Held { .. })) => false,
+            result => {
+                killer = Some(result.unwrap());
+                true
+            }
+        })
+        .unwrap();
+        killer.unwrap()
     }
 
     pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<Acting, StartError> {
