@@ -92,6 +92,22 @@ impl Story {
 
     /// Plays it while the server scrapes the agent. From when until when, in seconds since the epoch.
     pub(crate) fn play(self, server: &mut Server) -> Result<(f64, f64)> {
+        let mut span = self.play_once(server)?;
+        if self == Self::Hard {
+            // On a busy machine the timer may see the crossing before the kernel does: nothing was measured then.
+            let count = "eviction_agent_reaction_latency_seconds_count{node=\"hard\"}";
+            let measured = format!("sum(max_over_time({count}[1m])) > 0");
+            for _ in 0..2 {
+                if server.now(&measured)?.is_some() {
+                    break;
+                }
+                span = self.play_once(server)?;
+            }
+        }
+        Ok(span)
+    }
+
+    fn play_once(self, server: &mut Server) -> Result<(f64, f64)> {
         let disk = match self {
             Self::Disk => Some(disk()?),
             _ => None,
@@ -117,15 +133,14 @@ impl Story {
         let mut agent = Agent::start(&options, &Interrupt::default())?;
         let address = self.address(&mut agent)?;
         server.scrape(self.name(), &address)?;
-        self.wait(server, "count_over_time(up{NODE}[5m]) >= 3")?;
+        self.wait_scrapes(server, 3)?;
         let from = server.now("vector(time())")?.context("no time")?;
         let _report = Workload::run(&workload, node.pods[report].first()?, self.workload(&volume))?;
         for series in self.seen() {
             self.wait(server, &format!("sum(eviction_agent_{series}) > 0"))?;
         }
         // Rates need two samples of the last value, rules another second.
-        let count = server.now(&format!("count_over_time(up{{node=\"{}\"}}[5m])", self.name()))?;
-        self.wait(server, &format!("count_over_time(up{{NODE}}[5m]) >= {} + 4", count.unwrap_or_default()))?;
+        self.wait_scrapes(server, 4)?;
         let to = server.now("vector(time())")?.context("no time")?;
         server.forget(self.name())?;
         agent.stop()?;
@@ -137,8 +152,19 @@ impl Story {
         Ok(started.text("listen_address").to_owned())
     }
 
+    /// Waits for so many more scrapes.
+    fn wait_scrapes(self, server: &Server, more: u32) -> Result<()> {
+        const SCRAPES: &str = "sum(count_over_time(up{NODE}[10m]))";
+        let before = server.now(&self.of_node(SCRAPES))?.unwrap_or_default();
+        self.wait(server, &format!("{SCRAPES} >= {before} + {more}"))
+    }
+
+    fn of_node(self, expression: &str) -> String {
+        expression.replace("NODE", &format!("node=\"{}\"", self.name()))
+    }
+
     fn wait(self, server: &Server, expression: &str) -> Result<()> {
-        let expression = expression.replace("NODE", &format!("node=\"{}\"", self.name()));
+        let expression = self.of_node(expression);
         wait_until(&expression, || {
             std::thread::sleep(Duration::from_millis(100));
             server.now(&expression).is_ok_and(|value| value.is_some())
