@@ -69,7 +69,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<R
 
     let [rss, cpu, wakeups] = ours.rows(&case);
     let mut rows =
-        vec![rss.goal(Goal::Max(8.0)), cpu.goal(Goal::Mean(0.05)), wakeups.goal(Goal::Mean(300.0))];
+        vec![rss.goal(Goal::Max(16.0)), cpu.goal(Goal::Mean(0.1)), wakeups.goal(Goal::Mean(300.0))];
     for (other, watched) in others.running.iter().zip(&theirs) {
         rows.extend(watched.rows(&case).map(|row| row.program(other.program)));
     }

@@ -251,9 +251,10 @@ struct Pairs {
 
 /// The goal at a place, percent: of the hook that fires at each page fault it is another than of those that fire at
 /// each batch of charges.
-fn most(place: Place, watched_by: Option<&str>) -> f64 {
+fn most(task: &str, place: Place, watched_by: Option<&str>) -> f64 {
     match place {
-        Place::Calm => 0.5,
+        Place::Calm if task == TASKS[0].0 => 0.3,
+        Place::Calm => 0.7,
         Place::Near if watched_by.is_some_and(|backend| backend.starts_with("tp_btf")) => 12.0,
         Place::Near => 3.0,
     }
@@ -261,7 +262,7 @@ fn most(place: Place, watched_by: Option<&str>) -> f64 {
 
 fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figures: Figures) -> Vec<Row> {
     let Figures { slowdowns, noise, shares, programs, entering } = figures;
-    let most = most(place, watched_by);
+    let most = most(task, place, watched_by);
     let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
     let sums: Vec<f64> = shares.iter().zip(&entering).map(|(share, way)| share + way).collect();
     let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);

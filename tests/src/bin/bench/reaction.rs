@@ -204,7 +204,7 @@ fn goal(row: Row, case: Case, backend: Option<&str>) -> Row {
     let beyond_mib = if sees_every_charge && case.hog != Hog::Huge { 1.25 } else { 3.0 };
     match row.metric {
         "stamp to decision" if case.load == Load::Idle => {
-            row.goal(Goal::Stamp { n: case.n.min(100), p50: 200.0, p99: 1000.0 })
+            row.goal(Goal::Stamp { n: case.n.min(100), p50: 300.0, p99: 1500.0 })
         }
         "stamp to decision" => row.goal(Goal::Stamp { n: case.n.min(100), p50: 2000.0, p99: 2000.0 }),
         "overshoot at decision" if case.rate == Rate::One && case.load == Load::Idle => {

@@ -39,8 +39,8 @@ const REQUESTS: f64 = 1.0;
 impl Case {
     /// As many pods as the kubelet allows on a node by default, and as large nodes have.
     pub(super) const ALL: [Self; 2] = [
-        Self { pods: 110, containers: &["one", "two", "three"], rss: 12.0 },
-        Self { pods: 500, containers: &["one"], rss: 16.0 },
+        Self { pods: 110, containers: &["one", "two", "three"], rss: 16.0 },
+        Self { pods: 500, containers: &["one"], rss: 20.0 },
     ];
 
     pub(super) fn name(self) -> String {

@@ -40,7 +40,7 @@ const TAINTED_US: (f64, f64) = (10_000.0, 30_000.0);
 const DEAD_US: f64 = 20_000.0;
 
 /// Beyond what the server itself takes, half of them.
-const BEYOND_FLOOR_US: f64 = 2_000.0;
+const BEYOND_FLOOR_US: f64 = 3_000.0;
 
 pub(crate) fn run(stage: &mut Stage, counts: &Counts) -> Result<()> {
     let Counts { crossings, calm } = *counts;
