@@ -15,12 +15,11 @@ use crate::shell::{self, Metadata};
 const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
 /// As in `tests/src/prometheus.rs`.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
-const FILES: [&str; 3] = ["package.json", "render.tsx", "draw.mjs"];
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Promtool, Need::Browser])?;
     let folder = Metadata::read()?.target_directory.join("dashboards");
-    install(&folder)?;
+    install(&folder, "tests/dashboards", &["package.json", "render.tsx", "draw.mjs"])?;
 
     build::programs(&["eviction-agent", "tests"], &tools)?;
     let answers = folder.join("answers.json");
@@ -39,14 +38,14 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies the sources to where npm's packages are, and installs those if they are others than the last time.
-fn install(folder: &Path) -> Result<()> {
+/// Copies the files of `source` to where npm's packages are, and installs those if they are others than the last time.
+pub(crate) fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    let wanted = shell::root().join("tests/dashboards");
+    let wanted = shell::root().join(source);
     let installed = folder.join("node_modules/package.json");
     let read = |path: &Path| fs::read(path).ok();
     let is_installed = read(&installed).is_some_and(|text| Some(text) == read(&wanted.join("package.json")));
-    for file in FILES {
+    for file in files {
         fs::copy(wanted.join(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
     }
     if !is_installed {

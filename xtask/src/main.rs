@@ -17,6 +17,7 @@ mod image;
 mod lint;
 mod packages;
 mod plugin;
+mod report;
 mod sbom;
 mod setup;
 mod shell;
@@ -48,6 +49,8 @@ enum Task {
     Chart(chart::Args),
     /// Pictures of the dashboards, drawn by Grafana's own components in Chromium
     Dashboards,
+    /// The page of `eviction-agent report`, opened in Chromium
+    Report,
     /// Short stories of node pressure on real cgroups, each checked from outside
     Demo(demo::Args),
     /// Stories with a real etcd, API server, controllers, scheduler and kubelet
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Mixin => test::run(&test::Args { filter: Some("mixin".to_owned()), deny_skips: true }),
         Task::Chart(args) => chart::run(&args),
         Task::Dashboards => dashboards::run(),
+        Task::Report => report::run(),
         Task::Demo(args) => demo::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),

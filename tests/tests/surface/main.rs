@@ -33,10 +33,11 @@ fn read(name: &str) -> Text {
     Text { name: name.to_owned(), text }
 }
 
-/// The text files below a folder of the repository, in the order of their names.
+/// The text files below a folder of the repository, in the order of their names; pictures are none.
 fn files(folder: &str) -> Vec<Text> {
-    let mut entries: Vec<_> =
-        std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap()).collect();
+    let entries = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap());
+    let is_text = |entry: &std::fs::DirEntry| entry.path().extension().is_none_or(|it| it != "png");
+    let mut entries: Vec<_> = entries.filter(is_text).collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     let below = entries.iter().map(|entry| {
         let name = format!("{folder}/{}", entry.file_name().to_string_lossy());

@@ -1,0 +1,36 @@
+//! `cargo xtask report`: the page of `eviction-agent report`, opened in Chromium. Not part of CI.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+
+use crate::setup::{self, Need};
+use crate::shell::{self, Metadata};
+use crate::{build, dashboards};
+
+/// Says where the recording is to be kept; as in `eviction-agent/src/report/tests.rs`.
+const RECORDING: &str = "EVICTION_AGENT_RECORDING";
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf, Need::Browser])?;
+    let folder = Metadata::read()?.target_directory.join("report");
+    dashboards::install(&folder, "tests/report", &["package.json", "check.mjs"])?;
+
+    let recording = folder.join("recording");
+    if recording.exists() {
+        fs::remove_dir_all(&recording).with_context(|| format!("remove {}", recording.display()))?;
+    }
+    let agent = build::programs(&["eviction-agent"], &tools)?.join("eviction-agent");
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--quiet", "--package=eviction-agent", "--lib", "a_report_is_bounded"]);
+    tools.apply(cargo.env(RECORDING, &recording));
+    shell::run(&mut cargo)?;
+
+    // The page has the recording's path as it is given.
+    let mut node = Command::new("node");
+    node.current_dir(&folder).arg("check.mjs").arg(agent).args(["recording", "pictures"]);
+    shell::run(&mut node)?;
+    println!("pictures: {}", folder.join("pictures").display());
+    Ok(ExitCode::SUCCESS)
+}
