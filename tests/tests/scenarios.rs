@@ -58,10 +58,9 @@ fn the_enhanced_profile_decides_as_operators_want() {
 /// Everything that a scenario of ours may say. A misspelt field would say nothing.
 const OF_A_SCENARIO: [&str; 7] =
     ["name", "description", "kubeletConfiguration", "agentConfiguration", "filesystems", "pods", "steps"];
-const OF_A_STEP: [&str; 19] = [
+const OF_A_STEP: [&str; 18] = [
     "at",
     "evicted",
-    "recall",
     "memory",
     "propose",
     "accept",

@@ -29,8 +29,8 @@ use crate::telemetry::recording::reader::is_recording;
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     /// Now, by the running agent: the pod, [NAMESPACE/]NAME; without one the pod that is evicted next. Or
-    /// recordings of `run --record`, or scenarios: files, directories, or - for standard input; they may be
-    /// compressed with zstd (.zst)
+    /// recordings (a directory of `recorder.directory` or one of its segments) or scenarios: files,
+    /// directories, or - for standard input; they may be compressed with zstd (.zst)
     #[arg(value_name = "POD|FILE")]
     subjects: Vec<PathBuf>,
     /// Explain one pod only: why it was evicted, or which pods were before it
@@ -45,7 +45,7 @@ pub(super) struct ExplainArgs {
     /// Explain decisions for this eviction signal only, for example memory.available
     #[arg(long, value_name = "SIGNAL", value_parser = known_signal)]
     signal: Option<Signal>,
-    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of the recorded configuration
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of that of the scenarios
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of those of the configuration

@@ -181,7 +181,7 @@ fn filter(given: Option<std::ffi::OsString>) -> (EnvFilter, Option<String>) {
 }
 
 /// A flag of an earlier version: the name, what is used now, and whether it took a value.
-const FLAGS: [(&str, &str); 9] = [
+const FLAGS: [(&str, &str); 10] = [
     ("--act", "--action none|kill|evict"),
     ("--rung", "--backend NAME"),
     ("--deny-rung", "--disable-backend NAME"),
@@ -191,6 +191,7 @@ const FLAGS: [(&str, &str); 9] = [
     ("--listen", "--listen-address ADDRESS"),
     ("--bpf-log", "--bpf-debug-log"),
     ("--explain", "the verb `explain FILE`"),
+    ("--record", "recorder.directory in the AgentConfiguration"),
 ];
 
 /// Values of `--act` that have other names now.

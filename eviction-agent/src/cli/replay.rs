@@ -1,7 +1,4 @@
-//! `replay`: recorded decisions and scenarios, decided again by this version.
-
-#[cfg(test)]
-mod recorded;
+//! `replay`: recordings and scenarios, decided again by this version.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,20 +11,18 @@ use eviction_core::record::DecisionRecord;
 use super::output::{Ended, Out, StreamFormat, columns, complain, complain_unread, table};
 use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
-use crate::scenario::expected::{Difference, compare};
+use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
 use crate::scenario::recording::{self, Replay, Unread, Verified};
 use crate::scenario::run::{Overrides, run_under};
-use crate::telemetry::decision_log::EvictedPod;
 use crate::telemetry::recording::reader::is_recording;
 
 /// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Recording (a directory of `recorder.directory` or one of its segments), decisions of `run --record`,
-    /// or scenarios: a file, a directory, a stream with one per line, or - for standard input; may be
-    /// compressed with zstd (.zst)
+    /// Recording (a directory of `recorder.directory` or one of its segments), or scenarios: a file, a
+    /// directory, a stream with one per line, or - for standard input; may be compressed with zstd (.zst)
     #[arg(value_name = "FILE", required_unless_present = "scenarios", conflicts_with = "scenarios")]
     files: Vec<PathBuf>,
     /// The same as FILE, printed as JSON lines
@@ -36,7 +31,7 @@ pub(super) struct ReplayArgs {
     /// Compare with the recorded or expected decisions; exit code 1 if one differs
     #[arg(long, visible_alias = "check")]
     verify: bool,
-    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of the recorded configuration
+    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of that of the scenarios
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of those of the configuration
@@ -92,8 +87,8 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
             if broken.is_some() {
                 return;
             }
-            let written = outcome(found, &overrides).map(|(outcome, right)| match (verify, format) {
-                (true, _) => judge(&outcome, &right, &mut tally, out),
+            let written = outcome(found, &overrides).map(|(outcome, expected)| match (verify, format) {
+                (true, _) => judge(&outcome, &expected, &mut tally, out),
                 (false, StreamFormat::Jsonl) => print(&outcome, &mut tally, out),
                 (false, StreamFormat::Table) => {
                     tally.passed += 1;
@@ -205,19 +200,12 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
     rows
 }
 
-/// What is right.
-enum Right {
-    /// One of these.
-    Expected(Vec<Outcome>),
-    /// Of a recorded decision: these go, and nobody else.
-    Went(Vec<EvictedPod>),
-}
-
-fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Right), String> {
-    let Case { scenario, expected, went } = case(found)?;
+/// What comes of a scenario, and the outcomes that are right.
+fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
+    let Case { scenario, expected } = case(found)?;
     let name = scenario.name.clone();
     let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
-    Ok((outcome, went.map_or(Right::Expected(expected), Right::Went)))
+    Ok((outcome, expected))
 }
 
 fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
@@ -226,11 +214,7 @@ fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Resu
     out.write_all(b"\n")
 }
 
-fn judge(outcome: &Outcome, right: &Right, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
-    let expected = match right {
-        Right::Expected(expected) => expected,
-        Right::Went(went) => return judge_recorded(outcome, went, tally, out),
-    };
+fn judge(outcome: &Outcome, expected: &[Outcome], tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
     if expected.is_empty() {
         tally.errors += 1;
         complain(&format!("error: check {}: no outcome is expected\n", outcome.name));
@@ -243,34 +227,7 @@ fn judge(outcome: &Outcome, right: &Right, tally: &mut Tally, out: &mut impl Wri
         }
         Some(difference) => {
             tally.failed += 1;
-            report(&outcome.name, &difference, out)
+            writeln!(out, "{}: {difference}", outcome.name)
         }
     }
-}
-
-/// Whether those go that went.
-fn judge_recorded(
-    outcome: &Outcome,
-    went: &[EvictedPod],
-    tally: &mut Tally,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let (go, mut went) = (outcome.went(), went.to_vec());
-    went.sort();
-    if go == went {
-        tally.passed += 1;
-        return Ok(());
-    }
-    tally.failed += 1;
-    let names = |list: &[EvictedPod]| {
-        let each = list.iter().map(|it| format!("{} (grace period {} s)", it.uid, it.grace_period_seconds));
-        let all = each.collect::<Vec<_>>().join(", ");
-        if all.is_empty() { "none".to_owned() } else { all }
-    };
-    let why = outcome.config_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    writeln!(out, "{}: went:\n  recorded {}\n  found    {}{why}", outcome.name, names(&went), names(&go))
-}
-
-fn report(name: &str, difference: &Difference, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{name}: {difference}")
 }

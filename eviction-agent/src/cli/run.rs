@@ -42,10 +42,6 @@ pub(super) struct RunArgs {
     /// Unix socket for `top`, `watch` and `explain` [default: agent.sock in the state directory]
     #[arg(long, value_name = "PATH", help_heading = "Output")]
     socket: Option<PathBuf>,
-    /// Append each eviction decision to this file as a scenario for `replay` and `explain`; at 64Mi the
-    /// file is renamed to FILE.1
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    record: Option<PathBuf>,
     /// Format of the event lines on standard output
     #[arg(short, long, help_heading = "Output", value_enum, default_value_t = StreamFormat::Table)]
     output: StreamFormat,
@@ -78,7 +74,6 @@ fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<E
         disks,
         service,
         socket,
-        record,
         output,
         backends,
         bpf_debug_log,
@@ -103,7 +98,6 @@ fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<E
         pid_capacity,
         disks: disks.into(),
         kubeconfig,
-        record,
         output: match output {
             StreamFormat::Table => Output::Text,
             StreamFormat::Jsonl => Output::Json,

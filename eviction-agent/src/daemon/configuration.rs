@@ -381,8 +381,6 @@ pub struct Options {
     pub disks: FsPaths,
     /// How to reach the API server; without it, the service account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
-    /// File in which decisions are recorded.
-    pub record: Option<PathBuf>,
     /// How events are written.
     pub output: Output,
     /// Backends that are selected or disabled.

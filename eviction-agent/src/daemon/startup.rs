@@ -82,7 +82,6 @@ pub(crate) struct Plan {
     pub(crate) kept: PersistedState,
     state_sender: StateSender,
     recalled: RestoredState,
-    records: bool,
     /// Takes the engine's inputs, where they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     load: LoadOptions,
@@ -179,7 +178,6 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         kept,
         state_sender,
         recalled,
-        records: options.record.is_some(),
         recorder: None,
         dry_run: action.is_dry(),
         reclaim,
@@ -290,7 +288,6 @@ pub(crate) fn build(
         metrics,
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,
-        records: plan.records,
         recorder: plan.recorder,
     };
     control_loop.record_key();

@@ -11,9 +11,7 @@ use serde_json::Value;
 use super::expected::ExpectedStep;
 use super::inputs::{Evicted, Memory, Proposed};
 use crate::source::summary::Summary;
-use crate::telemetry::decision_log::EvictedPod;
 use eviction_core::oom::{ContainerEnded, OomKill};
-use eviction_core::state::EngineState as Knowledge;
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 
@@ -25,8 +23,6 @@ pub struct Case {
     /// What may come of it.
     #[serde(default)]
     pub expected: Vec<Outcome>,
-    /// Of a recorded decision: who went.
-    pub went: Option<Vec<EvictedPod>>,
 }
 
 /// What happens to a node and its pods.
@@ -70,8 +66,6 @@ pub struct Filesystems {
 pub struct Step {
     /// The clock during the pass.
     pub at: Timestamp,
-    /// What an engine before this one knew. In the first step.
-    pub recall: Option<Knowledge>,
     /// What the first look sees.
     pub summary: Option<Summary>,
     /// What came of evictions since the last step; else every pod that was evicted and is not
@@ -132,18 +126,6 @@ pub struct Outcome {
     /// Pass by pass.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<StepOutcome>,
-}
-
-impl Outcome {
-    /// Who goes, sorted: what a recorded decision says of itself.
-    pub fn went(&self) -> Vec<EvictedPod> {
-        let evictions = self.steps.iter().flat_map(|step| &step.evictions);
-        let mut went: Vec<_> = evictions
-            .map(|it| EvictedPod { uid: (*it.uid).into(), grace_period_seconds: it.grace_period_seconds })
-            .collect();
-        went.sort();
-        went
-    }
 }
 
 /// What came of one pass.

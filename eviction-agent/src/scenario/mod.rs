@@ -4,11 +4,14 @@
 pub mod expected;
 pub mod format;
 pub mod inputs;
+#[cfg(test)]
+mod key_tests;
 pub mod read;
 pub mod recording;
 #[cfg(test)]
 pub(crate) mod recording_tests;
 pub mod run;
+mod settings;
 mod simulator;
 #[cfg(test)]
 mod tests;

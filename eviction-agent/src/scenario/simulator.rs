@@ -80,7 +80,6 @@ impl Simulator {
         self.settle(step);
         let active = self.active(step);
         let mut record = Record::new(step.at, &active);
-        self.recall(step, &active);
         self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
         for kill in &step.oom_kills {
             self.tell(step, Event::OomKill(Box::new(kill.clone())));
@@ -120,18 +119,6 @@ impl Simulator {
             record.answer(answer);
         }
         record.finish(self.engine.conditions())
-    }
-
-    /// Goes on where another engine was. Whoever was on his way then, and is no active pod, is so without
-    /// his object: else he would not have been.
-    fn recall(&mut self, step: &Step, active: &[Arc<KnownPod>]) {
-        let Some(knowledge) = &step.recall else { return };
-        self.tell(step, Event::Restore(Box::new(knowledge.clone())));
-        let is_active = |uid: &str| active.iter().any(|known| *known.pod.uid == *uid);
-        let under_way = knowledge.in_flight.iter().filter(|flight| flight.ended.is_none());
-        let leaving = under_way.filter(|flight| !is_active(&flight.pod.uid));
-        let leaving = leaving.map(|flight| flight.pod.uid.clone()).collect();
-        self.tell(step, Event::Terminating(leaving));
     }
 
     fn tell(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {

@@ -30,7 +30,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::recording::{Replay, each, engine, known};
-use crate::telemetry::decision_log::settings;
+use super::settings;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::Item;
 
@@ -136,9 +136,7 @@ pub fn policy(recorded: &Policy, changes: &Changes) -> Result<Policy, String> {
         return Ok(recorded.clone());
     }
     let mut kubelet = settings::kubelet(recorded);
-    let mut agent = settings::agent(recorded, 0);
-    agent["eviction"] = json!(recorded.eviction);
-    agent["kernelKill"] = json!(recorded.kernel_kill);
+    let mut agent = settings::agent(recorded);
     for (path, value) in &changes.kubelet {
         // Names of signals have dots.
         match path.split_once('.') {

@@ -30,7 +30,6 @@ use super::stdout::Printer;
 use crate::error::Failure;
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::decision_id::DecisionIds;
-use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
@@ -50,7 +49,6 @@ const REMOVED: [&str; 2] = ["images", "containers"];
 pub(crate) struct TelemetryExporter {
     output: Output,
     printer: Printer,
-    recorder: Option<Recorder>,
     /// The recording's end for decisions and usages, and its thread.
     recording: Option<(ReportQueue, JoinHandle<()>)>,
     metrics: Arc<Metrics>,
@@ -135,7 +133,6 @@ impl TelemetryExporter {
         Self {
             output,
             printer,
-            recorder: None,
             recording: None,
             metrics,
             decision_ids,
@@ -177,11 +174,6 @@ impl TelemetryExporter {
     /// Keeps there what the local API answers from.
     pub(crate) fn live(self, live: Option<Live>) -> Self {
         Self { live, ..self }
-    }
-
-    /// Records decisions there as well.
-    pub(crate) fn logging(self, recorder: Option<Recorder>) -> Self {
-        Self { recorder, ..self }
     }
 
     /// Records decisions and what pods use with the engine's inputs.
@@ -247,9 +239,6 @@ impl TelemetryExporter {
         let stopped = event_log::Stopped { reason: reason.to_owned() };
         self.publish(self.clock.now().wall, Event::Stopped(stopped));
         self.printer.finish();
-        if let Some(recorder) = self.recorder {
-            recorder.finish();
-        }
         if let Some((queue, thread)) = self.recording {
             drop(queue);
             drop(thread.join());

@@ -1,10 +1,9 @@
-//! What the agent reports: metrics, event lines, the log, the decision log.
+//! What the agent reports: metrics, event lines, the log, recordings.
 //!
 //! Nothing here is on the path from a kernel event to a decision; `exporter` takes what the control loop
 //! has put into `queue`.
 
 pub(crate) mod decision_id;
-pub mod decision_log;
 pub mod event_log;
 pub(crate) mod exporter;
 pub mod http;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::telemetry::decision_log::DecisionInputs;
 use crate::telemetry::metrics::{Metrics, Queue};
 use eviction_core::decision::Decision;
 use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated};
@@ -78,8 +77,6 @@ pub(crate) struct DecisionEvent {
     pub(crate) crossed_mono_ns: Option<u64>,
     pub(crate) sampled: Instant,
     pub(crate) decided_mono_ns: u64,
-    /// What it was made with, if it is to be recorded.
-    pub(crate) inputs: Option<Box<DecisionInputs>>,
     /// Bounds how many there are at once.
     #[expect(dead_code, reason = "what counts is when it is dropped")]
     pub(crate) permit: OwnedSemaphorePermit,

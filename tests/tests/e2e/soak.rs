@@ -2,9 +2,10 @@
 
 mod audit;
 
+use std::fs;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::agent::Agent;
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::node::PodSpec;
@@ -116,9 +117,12 @@ fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
     let proxy = Proxy::start(&world.cluster).unwrap();
     let mut options = world.watching(&hard(), &json!({}), proxy.port());
     let state = world.node.file("run").display().to_string();
-    let recording = world.node.file("decisions.jsonl");
-    let record = recording.display().to_string();
-    options.more.extend(["--state-dir".to_owned(), state, "--record".to_owned(), record]);
+    options.more.extend(["--state-dir".to_owned(), state]);
+    let recording = world.node.file("recording");
+    let config = options.config.as_ref().unwrap();
+    let mut text: Value = serde_json::from_slice(&fs::read(config).unwrap()).unwrap();
+    text["recorder"] = json!({"directory": recording, "minFreeDisk": "0"});
+    fs::write(config, text.to_string()).unwrap();
     let mut protected = protected(&mut world);
     let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
     let (mut churn, mut random) = (Churn { hogs: Vec::new(), made: 0 }, Random(5));

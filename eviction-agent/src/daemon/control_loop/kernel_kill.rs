@@ -201,14 +201,12 @@ impl ControlLoop {
     fn finish(&mut self, verdict: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
         let snapshot = verdict.met_at(crossed.wall)?;
-        let memory = self.memory_to_record();
         let decision = self.step(Input { at: at.wall, event: Event::Sample(snapshot) });
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &verdict.victim);
         self.state.last_change.take(&decision);
-        let inputs = self.decision_inputs(memory, id.is_some());
         self.publish_decision(decision, |decision, permit| DecisionEvent {
             first_id,
             usage: None,
@@ -216,7 +214,6 @@ impl ControlLoop {
             crossed_mono_ns: Some(crossed.mono_ns),
             sampled: at,
             decided_mono_ns,
-            inputs,
             decision,
             permit,
         });

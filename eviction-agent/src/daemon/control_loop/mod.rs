@@ -3,8 +3,6 @@
 //! It waits for the memory notifier, results of evictions and commands; samples the node; lets the engine decide;
 //! hands victims to the executor; and sets the kernel thresholds again. Nothing here waits for anything slow.
 
-mod again;
-mod allocatable;
 mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
@@ -24,15 +22,12 @@ mod rearm;
 mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;
-mod record_copies;
-mod recorder;
 mod state;
 mod sync;
 mod task_alarms;
 mod terminating;
 #[cfg(test)]
 mod tests;
-mod warm_up;
 
 use std::sync::Arc;
 
@@ -155,8 +150,6 @@ pub(crate) struct ControlLoop {
     pub(crate) storage: PodStorageWatch,
     pub(crate) task_totals: TaskTotals,
     pub(crate) state_sender: StateSender,
-    /// Whether decisions are recorded.
-    pub(crate) records: bool,
     /// Takes the engine's inputs, where they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     pub(crate) state: State,
@@ -192,7 +185,6 @@ impl ControlLoop {
         self.publish_counted_kills();
         self.review_freeze();
         self.persist();
-        self.take_down();
         self.record_key();
         self.heartbeat.rest(self.state.due_ns);
     }
@@ -280,7 +272,6 @@ impl ControlLoop {
             }
             Wake::Command(Command::Seed(seed)) => {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
-                self.state.engine_copy.outdate();
                 self.engine.seed_conditions(seed.raised());
                 if let Some(recorder) = &mut self.recorder {
                     recorder.send(Some(Recorded::Seed(seed.raised().collect())));

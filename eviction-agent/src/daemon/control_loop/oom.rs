@@ -23,7 +23,6 @@ const MOST: u64 = 1024;
 impl ControlLoop {
     /// Passes an input to the engine, and publishes the containers whose cause it has decided.
     pub(super) fn step(&mut self, input: Input) -> Decision {
-        self.state.engine_copy.outdate();
         if let Some(recorder) = &mut self.recorder {
             recorder.input(&input);
         }

@@ -35,7 +35,6 @@ impl ControlLoop {
                 crossed_mono_ns: None,
                 sampled: looked,
                 decided_mono_ns: mono_ns(),
-                inputs: None,
                 decision,
                 permit,
             });

@@ -1,6 +1,6 @@
-//! Publishes decisions: the telemetry thread gets a copy of each.
+//! Publishes decisions and samples of pods: the telemetry thread gets a copy of each.
 //!
-//! The record is made there, from the decision and everything that it points to. The lists in it
+//! The record of a decision is made there, from the decision and everything that it points to. The lists in it
 //! are those that the next evaluation uses, so they stay here; the copy is made after everything was
 //! done that cannot wait.
 
@@ -9,9 +9,12 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use eviction_core::decision::{Decision, DecisionKind};
+use eviction_core::record::PodSample;
+use eviction_node::sampler::CompleteSample;
 
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
+use crate::telemetry::recording::Key;
 
 impl ControlLoop {
     /// Publishes a decision, and takes its memory back. What the telemetry thread has no room for is
@@ -32,6 +35,39 @@ impl ControlLoop {
         if let Some(snapshot) = snapshot {
             self.node_sampler.recycle(snapshot);
         }
+    }
+
+    /// Publishes what pods use, from the last full sample.
+    pub(super) fn publish_pods(&mut self, node_sample: &CompleteSample) {
+        let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
+        let snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        self.telemetry.send_pods(|| PodSample {
+            at: node_sample.at.wall,
+            pods: Arc::clone(self.engine.pods()),
+            snapshot: Arc::new((*snapshot).clone()),
+            layout: self.node_sampler.disks.layout(),
+            in_flight: self.engine.in_flight().to_vec(),
+            sized: !self.engine.policy().rules.are_kubelets(),
+        });
+        self.node_sampler.recycle(snapshot);
+    }
+
+    /// Sends all that an engine needs to go on from here, if the recorder begins a segment. That allocates,
+    /// so it comes at the end of an iteration.
+    pub(crate) fn record_key(&mut self) {
+        let Some(recorder) = self.recorder.as_mut().filter(|it| it.wants_key()) else { return };
+        let layout = (!self.engine.wants_layout()).then(|| self.node_sampler.disks.layout());
+        recorder.key(Key {
+            at: self.clock.now().wall,
+            policy: self.engine.policy().clone(),
+            dry_run: false,
+            state: self.engine.state(),
+            layout,
+            terminating: self.state.terminating.iter().map(|it| it.uid().into()).collect(),
+            api: self.state.reach,
+            lost: 0,
+            pods: Arc::clone(self.engine.pods()),
+        });
     }
 }
 

@@ -1,11 +1,13 @@
 //! What is armed after a look, and when the next one is due.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_bpf::EventClass;
 use eviction_core::decision::Decision;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
+use eviction_core::snapshot::MemoryStats;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
@@ -38,6 +40,9 @@ const PUT_OFF: Duration = Duration::from_secs(1);
 /// How often it is checked whether a backend is loaded or attached.
 const CHANGING: Duration = Duration::from_millis(20);
 
+/// Leaves that charge between two looks, at least.
+const BESIDE: usize = 1024;
+
 impl ControlLoop {
     /// Sets the kernel thresholds of memory. Returns the bytes to the nearest eviction threshold.
     fn set_memory_thresholds(&mut self, node_sample: &CompleteSample, now_ns: u64) -> Option<u64> {
@@ -66,6 +71,22 @@ impl ControlLoop {
         let node = CgroupThresholds { id, usage, levels };
         let thresholds = NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity };
         self.notifier.set_thresholds(thresholds, whole_machine, now_ns)
+    }
+
+    /// When the group of all pods is to be read again, if it was read for this look.
+    fn pace_pods(&mut self, node_sample: &CompleteSample, calm: bool, now_ns: u64) {
+        let distance = self.node_sampler.allocatable.distance();
+        let SampleSchedule { sample, full } = self.notifier.schedule(distance, calm);
+        if node_sample.pods_root.is_some() {
+            self.node_sampler.allocatable.wait_until(now_ns.saturating_add(nanos(sample)));
+        } else if self.node_sampler.allocatable.due_in_ns(now_ns).is_none_or(|due| due == 0) {
+            // There was nothing to read, or it could not be read.
+            self.node_sampler.allocatable.wait_until(now_ns.saturating_add(nanos(full)));
+        }
+        if self.node_sampler.allocatable.may_be_met() {
+            // Each look is about it.
+            self.node_sampler.allocatable.hurry();
+        }
     }
 
     /// Arms the kernel side at the distances that this look found, and the timer for whatever
@@ -197,6 +218,40 @@ impl ControlLoop {
             let event = event_log::Event::BpfEventsLost(losses);
             self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
         }
+    }
+
+    /// Ranks all pods before there is need of it: every buffer finds its size, and every page that it takes is
+    /// there. Once for each set of pods, at leisure. A threshold with a grace period lets nobody be ranked
+    /// at first: then it finds room for what comes before.
+    pub(super) fn warm_up(&mut self, node_sample: &CompleteSample) {
+        let Some(available) = self.memory_levels.lowest() else { return };
+        if std::mem::replace(&mut self.state.is_warm, true) {
+            return;
+        }
+        let mut stage = *node_sample;
+        let available = available.saturating_sub(1).max(0).unsigned_abs();
+        let working_set = self.node_sampler.capacity().memory.saturating_sub(available);
+        // Figures as old as those of the last pass would evict nobody.
+        let at = self.clock.now().wall;
+        let memory = MemoryStats {
+            time: Some(at),
+            available: Some(available),
+            working_set: Some(working_set),
+            ..node_sample.stats.memory.known().unwrap_or_default()
+        };
+        stage.stats.memory = Reading::Known(memory);
+        let detail = &mut stage.stats.memory_detail;
+        detail.mem_available = detail.mem_available.map(|_| available);
+        let snapshot = self.node_sampler.snapshot_with_pods(&stage, &self.pod_index, Tasks::Count);
+        let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
+        self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+        self.engine.warm_up(at, Arc::clone(&snapshot));
+        self.node_sampler.recycle(snapshot);
+        self.state.last_change.make_room();
+        // Groups beside the node's charge as well, where the node is not the whole machine.
+        let groups = self.node_sampler.cgroups.tree().groups().len().max(BESIDE);
+        self.state.charged.reserve(groups);
+        self.notifier.bpf.make_room(groups);
     }
 
     /// When process ids are to be looked at again, by how fast they went since the last look.

@@ -52,7 +52,7 @@ fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Rig> {
     let configuration =
         ConfigurationFiles { kubelet: Some(kubelet), agent: Some(agent), ..ConfigurationFiles::default() };
     let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
-    let mut rig = start(node, configuration, disks, false);
+    let mut rig = start(node, configuration, disks);
     // What the start has seen is forgotten.
     rig.control_loop.reclaim = ReclaimState::default();
     rig.events();

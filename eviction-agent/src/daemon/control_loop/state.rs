@@ -8,7 +8,6 @@ use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::time::Timestamp;
 
 use super::oom_group::OomGroupCoalescer;
-use super::record_copies::EngineCopy;
 use super::terminating::TerminatingPod;
 
 /// What the loop remembers from one turn to the next.
@@ -43,8 +42,6 @@ pub(crate) struct State {
     pub(super) charged: Vec<u64>,
     /// Room for the order of pods before it is decided on.
     pub(super) ahead: Vec<Candidate>,
-    /// For the recording of the next decision.
-    pub(super) engine_copy: EngineCopy,
 }
 
 impl State {

@@ -8,7 +8,6 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
-use eviction_core::state::EngineState;
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::sample::Tasks;
 use eviction_node::notify::{memory_events, psi};
@@ -19,6 +18,12 @@ use super::rearm::next_grace;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
+
+/// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
+const FIRST: usize = 2;
+
+/// With new figures others may come first.
+const ROUNDS: usize = 4;
 
 impl ControlLoop {
     /// One look at the node, a pass if one may be made, and everything armed anew.
@@ -33,7 +38,7 @@ impl ControlLoop {
 
     /// Carries out what was decided, arms everything anew, and tells of it.
     pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
-        let Some(SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns }) = decided else {
+        let Some(SyncDecision { decision, snapshot, trigger, crossed, mono_ns }) = decided else {
             let at_leisure = self.arm(&node_sample, pressed, None);
             self.stand(&node_sample);
             if at_leisure {
@@ -67,7 +72,6 @@ impl ControlLoop {
         let at_leisure = self.arm(&node_sample, pressed, next_grace(&decision));
         if changed {
             let detected_by = self.seen_by(trigger);
-            let inputs = self.decision_inputs(memory, evicts);
             self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
                 usage: node_sample.memory.known(),
@@ -75,7 +79,6 @@ impl ControlLoop {
                 crossed_mono_ns: crossed,
                 sampled: node_sample.at,
                 decided_mono_ns: mono_ns,
-                inputs,
                 decision,
                 permit,
             });
@@ -141,10 +144,27 @@ impl ControlLoop {
                 self.node_sampler.finish(builder, self.engine.pods())
             }
         };
-        let memory = with_pods.then(|| self.memory_to_record()).flatten();
         let decision = self.pass(node_sample.read_at.wall, &snapshot);
-        let decided = SyncDecision { decision, memory, snapshot, trigger, crossed, mono_ns: mono_ns() };
+        let decided = SyncDecision { decision, snapshot, trigger, crossed, mono_ns: mono_ns() };
         SyncResult { node_sample, pressed, decided: Some(decided) }
+    }
+
+    /// The node and its pods. Usages that moved are of this sample, but the memory.stat of a pod may be that of the
+    /// last full one: with `again`, it is read for those that would go first, and the order looked at once more.
+    fn see_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, again: bool) -> Arc<Snapshot> {
+        let builder = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
+        let mut snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        for _ in 0..if again { ROUNDS } else { 0 } {
+            self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
+            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.pod);
+            if !self.node_sampler.read_again(node_sample, &self.pod_index, first) {
+                break;
+            }
+            self.node_sampler.recycle(snapshot);
+            let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
+            snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        }
+        snapshot
     }
 
     /// Lets the engine decide.
@@ -179,6 +199,22 @@ impl ControlLoop {
             Reading::Unknown(why) => Some(why),
         };
         self.note_unknown(signal, why, at);
+    }
+
+    fn note_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
+        let reading = node_sample.stats.allocatable_memory;
+        // It is not read for each look: what was read before stays, with its limit.
+        if let (Reading::Known(_), None) = (reading, node_sample.pods_root) {
+            return;
+        }
+        let limit = node_sample.pods_root.map_or(0, |root| root.limit);
+        let available = match reading {
+            Reading::Known(stats) => {
+                Reading::Known(i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX))
+            }
+            Reading::Unknown(why) => Reading::Unknown(why),
+        };
+        self.note_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
     }
 
     /// The six signals of the disks.
@@ -222,8 +258,6 @@ pub(super) struct SyncResult {
 /// A decision and what led to it.
 pub(super) struct SyncDecision {
     pub(super) decision: Decision,
-    /// What the engine knew before, if it is to be recorded.
-    pub(super) memory: Option<EngineState>,
     snapshot: Arc<Snapshot>,
     trigger: Trigger,
     /// When the kernel reported it, CLOCK_MONOTONIC.

@@ -30,7 +30,6 @@ use crate::daemon::state::read_boot_id;
 use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
 use crate::error::Failure;
-use crate::telemetry::decision_log::writer::Recorder;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::http::local::LocalSocket;
@@ -198,12 +197,9 @@ fn exporter(
     let events =
         session.filter(|_| !plan.service.action.is_dry()).map(|session| cluster::events(session, metrics));
     let printer = Printer::start(std::io::stdout(), Arc::clone(metrics))?;
-    let recorder =
-        options.record.as_deref().map(|path| Recorder::open(path, Arc::clone(metrics))).transpose()?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
     Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
-        .logging(recorder)
         .reading(plan.signal_files())
         .pod_metrics(plan.service.metrics.pods)
         .on_node(node))

@@ -19,7 +19,7 @@ const SHOWN: usize = 8;
 impl TelemetryExporter {
     /// Publishes a decision. Its record is made here, once.
     pub(super) fn decision(&mut self, event: &DecisionEvent) {
-        let DecisionEvent { decision, first_id, detected_by, sampled, inputs, .. } = event;
+        let DecisionEvent { decision, first_id, detected_by, sampled, .. } = event;
         let record = DecisionRecord::of(decision);
         if let Some((recording, _)) = &mut self.recording {
             recording.decision(&record);
@@ -37,9 +37,6 @@ impl TelemetryExporter {
             self.publish(sampled.wall, line);
         }
         self.conditions(&record, *sampled);
-        if let (Some(recorder), Some(inputs)) = (&self.recorder, inputs) {
-            recorder.write(&self.decision_ids.of(*first_id), inputs, decision, &record);
-        }
         let Some(evaluation) = record.evaluation() else { return };
         for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
             self.count_eviction(event, evaluation, eviction);

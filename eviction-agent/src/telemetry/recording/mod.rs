@@ -6,6 +6,7 @@
 //! format.
 
 pub mod format;
+pub(crate) mod pods;
 pub(crate) mod queue;
 pub mod reader;
 mod sample;

@@ -16,10 +16,10 @@ use eviction_core::snapshot::{
 use eviction_core::time::Timestamp;
 use proptest::prelude::*;
 
+use super::pods;
 use super::reader::{FormatError, Item, Segment, find, is_recording};
 use super::writer::{Limits, Writer};
 use super::{Header, Key, Recorded};
-use crate::telemetry::decision_log::pods;
 
 fn limits(directory: &Path) -> Limits {
     let directory = directory.to_owned();

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::format::{self, Kind};
+use super::pods;
 use super::sample::{Codec, Use};
 use super::{Header, Key, Recorded};
-use crate::telemetry::decision_log::pods;
 
 /// A segment is complete after this time, or this length.
 const SEGMENT: Duration = Duration::from_secs(3600);

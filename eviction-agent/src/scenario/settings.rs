@@ -6,11 +6,8 @@ use eviction_core::policy::preferences::Preferences;
 use eviction_core::policy::{Gates, Policy, Threshold};
 use eviction_core::units::ThresholdValue;
 
-/// The largest `maxEvictionsPerSync` of a configuration.
-const MOST_VICTIMS: usize = 100;
-
 /// The thresholds in force, wherever they come from.
-pub(crate) fn kubelet(policy: &Policy) -> Value {
+pub(super) fn kubelet(policy: &Policy) -> Value {
     let copies = copies_in(&policy.thresholds);
     let values = |hard: bool, text: &dyn Fn(&Threshold) -> Option<String>| {
         let of_kind = policy.thresholds.iter().filter(|it| it.is_hard() == hard && !copies.contains(it));
@@ -47,23 +44,18 @@ fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
     if copies.iter().all(|copy| thresholds.contains(copy)) { copies } else { Vec::new() }
 }
 
-/// The profile and its preferences. As many evictions are allowed as were decided: whether more than usual
-/// were needed depends on several samples.
-pub(crate) fn agent(policy: &Policy, evicted: usize) -> Value {
-    let eviction = json!({
-        "hardIgnoresPDB": policy.eviction.hard_ignores_pdb,
-        "killOnGrowth": policy.eviction.kill_on_growth,
+/// The profile with its preferences, and how pods are evicted.
+pub(super) fn agent(policy: &Policy) -> Value {
+    let mut agent = json!({
+        "profile": "Kubelet", "eviction": policy.eviction, "kernelKill": policy.kernel_kill,
     });
-    let Some(preferences) = &policy.rules.preferences else {
-        return json!({"profile": "Kubelet", "eviction": eviction});
-    };
-    let evicted = u32::try_from(evicted.min(MOST_VICTIMS)).unwrap_or(u32::MAX);
-    let preferences = Preferences {
-        signals: Vec::new(),
-        max_evictions_per_sync: preferences.max_evictions_per_sync.max(evicted),
-        ..preferences.clone()
-    };
-    json!({"profile": "Enhanced", "policy": preferences, "eviction": eviction})
+    if let Some(preferences) = &policy.rules.preferences {
+        // The signals are among the thresholds.
+        let preferences = Preferences { signals: Vec::new(), ..preferences.clone() };
+        agent["profile"] = "Enhanced".into();
+        agent["policy"] = json!(preferences);
+    }
+    agent
 }
 
 #[cfg(test)]
