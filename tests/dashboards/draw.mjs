@@ -26,7 +26,7 @@ for (const file of boards) {
     const input = { board, answers, from: Math.min(...times), to: Math.max(...times) };
     const html = `${folder}/${name}-${story}.html`;
     const data = JSON.stringify(input).replaceAll('<', '\\u003c');
-    writeFileSync(html, `<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="render.css"><style>body { margin: 0 } button { color: inherit; background: none; border: 0; font: inherit }</style><div id="board"></div><script>window.INPUT = ${data}</script><script src="render.js"></script>`);
+    writeFileSync(html, `<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="render.css"><style>* { box-sizing: border-box } body { margin: 0 } button { color: inherit; background: none; border: 0; font: inherit }</style><div id="board"></div><script>window.INPUT = ${data}</script><script src="render.js"></script>`);
     const page = await browser.newPage({ viewport: { width: 1440, height: 2400 } });
     page.on('pageerror', (error) => faults.push(`${name}, ${story}: ${error.message}`));
     page.on('request', (request) => request.url().startsWith('http') && faults.push(`${name}, ${story}: asks for ${request.url()}`));
@@ -46,6 +46,8 @@ for (const file of boards) {
       drawn += frames > 0;
     }
     await page.locator('#board').screenshot({ path: `${folder}/${name}-${story}.png` });
+    // What the docs show.
+    await page.screenshot({ path: `${folder}/${name}-${story}-top.png`, clip: { x: 0, y: 0, width: 1440, height: 1110 } });
     await page.close();
   }
 }

@@ -50,11 +50,12 @@ function configure(panel: any, frame: DataFrame, frames: DataFrame[]) {
 function framesOf(panel: any): DataFrame[] {
   return panel.targets.flatMap((target: any) => {
     const answer = answers.find((it: any) => it.panel === panel.title && it.refId === target.refId);
-    const series: any[] = answer?.series ?? [];
+    const last = (it: any) => it.values[it.values.length - 1];
+    // An instant query is one for the end.
+    const series: any[] = (answer?.series ?? []).filter((it: any) => !target.instant || last(it)[0] === to);
     if (target.format === 'table') {
-      // An instant query: the last sample of each series, one row each.
+      // The last sample of each series, one row each.
       const labels = [...new Set(series.flatMap((it) => Object.keys(it.metric)))];
-      const last = (it: any) => it.values[it.values.length - 1];
       const name = panel.targets.length > 1 ? `Value #${target.refId}` : 'Value';
       const fields = [
         { name: 'Time', type: FieldType.time, values: series.map((it) => last(it)[0] * 1000) },
@@ -97,7 +98,10 @@ function Stat({ panel, frames, width, height }: any) {
 function Cells({ panel, frames, width, height }: any) {
   const isHeat = panel.type === 'heatmap';
   const sorted = isHeat ? [...frames].sort((a, b) => number(valueOf(b).labels!.le) - number(valueOf(a).labels!.le)) : frames;
-  const most = Math.max(...sorted.flatMap((frame: DataFrame) => valueOf(frame).values.filter(Number.isFinite)), 1);
+  // A bucket counts those below it as well.
+  const below = (index: number, at: number) => (isHeat && sorted[index + 1] ? valueOf(sorted[index + 1]).values[at] : 0);
+  const cells = sorted.map((frame: DataFrame, index: number) => valueOf(frame).values.map((value: number, at: number) => value - below(index, at)));
+  const most = Math.max(...cells.flat().filter(Number.isFinite), 1);
   return (
     <div style={{ height, width, display: 'flex', flexDirection: 'column', fontSize: 10 }}>
       {sorted.map((frame: DataFrame, index: number) => {
@@ -106,7 +110,9 @@ function Cells({ panel, frames, width, height }: any) {
         return (
           <div key={index} style={{ flex: 1, display: 'flex', marginBottom: 1, minHeight: 0 }}>
             <span style={{ width: 150, overflow: 'hidden' }}>{getFieldDisplayName(field, frame)}</span>
-            {field.values.map((value: number, at: number) => <i key={at} style={{ flex: 1, background: color(value) }} />)}
+            {/* A sample is a second; a series may begin late. */}
+            <i style={{ flex: frame.fields[0].values[0] / 1000 - from }} />
+            {cells[index].map((value: number, at: number) => <i key={at} style={{ flex: 1, background: color(value) }} />)}
           </div>
         );
       })}
