@@ -113,6 +113,7 @@ fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
         explained_and_exported(&scene.recording());
+        copied(&scene.recording(), &scene.node.file("copy.rec.zst"));
         drop(bystander);
     }
 }
@@ -150,6 +151,23 @@ fn explained_and_exported(recording: &Path) {
     }
     let failed = run("what-if", recording, &["--expect", "evictions>=1000"]);
     assert_eq!(failed.status.code(), Some(1));
+}
+
+/// A copy of the end is a recording, too.
+fn copied(recording: &Path, copy: &Path) {
+    let to = copy.to_str().unwrap();
+    let snapshot = |file: &str| {
+        let mut command = Command::new(agent::binary().unwrap());
+        let output = command.args(["record", "snapshot", "--last", "1h"]).arg(recording).arg(file).output();
+        output.unwrap()
+    };
+    let output = snapshot(to);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(verified(copy), verified(recording));
+    assert!(String::from_utf8(run("report", copy, &["-o", "md"]).stdout).unwrap().contains("shop/last"));
+    assert_eq!(run("export", copy, &["-o", "csv"]).stdout, run("export", recording, &["-o", "csv"]).stdout);
+    assert_eq!(snapshot("-").stdout, fs::read(copy).unwrap());
+    assert_eq!(snapshot("copy.txt").status.code(), Some(2));
 }
 
 #[test]

@@ -73,7 +73,12 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
-    if !matches!(verb, Verb::Run(_) | Verb::Record(_)) {
+    let is_daemon = match &verb {
+        Verb::Run(_) => true,
+        Verb::Record(args) => !args.is_copy(),
+        _ => false,
+    };
+    if !is_daemon {
         start_log(log_format, None);
         return short_lived(verb);
     }
@@ -102,7 +107,7 @@ fn short_lived(verb: Verb) -> ExitCode {
     let mut out = output::out();
     let result = match verb {
         Verb::Run(args) => run::run(args),
-        Verb::Record(args) => record::record(args),
+        Verb::Record(args) => record::copy(&args, &mut out),
         Verb::Check(args) => check::check(args, &mut out),
         Verb::Config(args) => config::config(args, &mut out),
         Verb::Explain(args) => explain::run(&args, &mut out),

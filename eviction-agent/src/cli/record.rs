@@ -1,23 +1,83 @@
-//! `record`: a recording without an agent that acts.
+//! `record`: a recording without an agent that acts. `record snapshot`: a copy of the end of one.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use jiff::SignedDuration;
 
-use super::output::Ended;
+use super::output::{Ended, Out, complain};
+use super::report::duration;
 use super::run::{self, RunArgs};
+use crate::daemon::Failure;
+use crate::telemetry::recording::excerpt::copy_end;
+use crate::telemetry::recording::reader::is_recording;
 
 /// Watch the node as `run` does, evict no pod, and record what is needed to decide again
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct RecordArgs {
     /// Directory of the recording; in place of `recorder.directory` of the AgentConfiguration
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    #[arg(value_name = "DIR", required = true)]
+    directory: Option<PathBuf>,
     #[command(flatten)]
     run: RunArgs,
+    #[command(subcommand)]
+    copy: Option<RecordVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum RecordVerb {
+    Snapshot(SnapshotArgs),
+}
+
+/// Copy the end of a recording, which an agent may be writing, into one file
+#[derive(Debug, Args)]
+struct SnapshotArgs {
+    /// The recording: a directory of `recorder.directory`
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// File to write, NAME.rec.zst, or - for standard output
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// So long before the end of the recording; the copy begins with the segment of that time
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    last: SignedDuration,
+}
+
+impl RecordArgs {
+    /// Whether it ends by itself.
+    pub(super) fn is_copy(&self) -> bool {
+        self.copy.is_some()
+    }
 }
 
 pub(super) fn record(args: RecordArgs) -> Result<ExitCode, Ended> {
-    run::record(args.run, args.directory)
+    run::record(args.run, args.directory.unwrap_or_default())
+}
+
+/// Copies the end of a recording.
+pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+    let Some(RecordVerb::Snapshot(SnapshotArgs { directory, file, last })) = &args.copy else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let last = last.unsigned_abs();
+    let failed = |error: std::io::Error| {
+        Failure::because(format!("copy {} to {}", directory.display(), file.display()), &error)
+    };
+    let excerpt = if file.as_os_str() == "-" {
+        copy_end(directory, last, out)
+    } else if is_recording(file) && file.extension().is_some_and(|it| it == "zst") {
+        let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file);
+        options.and_then(|mut file| copy_end(directory, last, &mut file))
+    } else {
+        let error = format!("record snapshot {}: the name must end in .rec.zst", file.display());
+        return Err(Failure::usage(error).into());
+    };
+    for why in excerpt.map_err(failed)?.left_out {
+        complain(&format!("warning: left out {why}\n"));
+    }
+    Ok(ExitCode::SUCCESS)
 }

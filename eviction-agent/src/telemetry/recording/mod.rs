@@ -5,6 +5,7 @@
 //! begins with a [`Key`], which is all that an engine needs to go on from there. `docs/recordings.md` has the
 //! format.
 
+pub mod excerpt;
 pub mod format;
 pub(crate) mod pods;
 pub(crate) mod queue;

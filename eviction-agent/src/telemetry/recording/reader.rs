@@ -70,12 +70,17 @@ impl Segment<Box<dyn Read>> {
     /// # Errors
     /// If it cannot be read, is no recording, or one of another version.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
-        let file = BufReader::new(File::open(path)?);
-        match path.extension().is_some_and(|it| it == COMPRESSED) {
-            true => Segment::read(Box::new(BufReader::new(zstd_stream::Frames::new(file)))),
-            false => Segment::read(Box::new(file)),
-        }
+        Segment::read(open(path)?)
     }
+}
+
+/// The bytes of a segment, decompressed.
+pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    let file = BufReader::new(File::open(path)?);
+    Ok(match path.extension().is_some_and(|it| it == COMPRESSED) {
+        true => Box::new(BufReader::new(zstd_stream::Frames::new(file))),
+        false => Box::new(file),
+    })
 }
 
 impl<R: Read> Segment<R> {
@@ -112,7 +117,11 @@ fn item(
     pods: &mut Vec<Arc<Pod>>,
 ) -> Result<Option<Item>, String> {
     Ok(Some(match kind {
-        Kind::Header => Item::Header(json(payload)?),
+        Kind::Header => {
+            // Nothing in a segment depends on the one before, which the same file may hold.
+            (*codec, *pods) = (Codec::default(), Vec::new());
+            Item::Header(json(payload)?)
+        }
         Kind::Key => Item::Key(json(payload)?),
         Kind::Names => {
             codec.follow(json(payload)?);

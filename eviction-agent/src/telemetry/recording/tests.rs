@@ -16,6 +16,7 @@ use eviction_core::snapshot::{
 use eviction_core::time::Timestamp;
 use proptest::prelude::*;
 
+use super::excerpt::copy_end;
 use super::pods;
 use super::reader::{FormatError, Item, Segment, find, is_recording};
 use super::writer::{Limits, Writer};
@@ -292,4 +293,42 @@ fn a_file_that_cannot_be_written_ends_the_segment() {
     let input = Recorded::Input(Input { at: at(1), event: Event::ApplyProposed });
     writer.take(&input, |at| at).unwrap();
     writer.flush().unwrap();
+}
+
+#[test]
+fn the_end_of_a_recording_is_copied_into_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = open(folder.path());
+    for _ in 0..4 {
+        samples().iter().for_each(|recorded| writer.take(recorded, |at| at).unwrap());
+        writer.flush().unwrap();
+    }
+    let hour = Duration::from_secs(3600);
+    let segments = find(folder.path()).unwrap();
+    let old = segments[0].metadata().unwrap().modified().unwrap() - 2 * hour;
+    File::options().write(true).open(&segments[0]).unwrap().set_modified(old).unwrap();
+    writer.end();
+    // The last one is compressed first.
+    while writer.compress().unwrap() && find(folder.path()).unwrap()[3] == segments[3] {}
+    // One is damaged, one still being written.
+    let mut damaged = fs::read(&segments[1]).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(&segments[1], damaged).unwrap();
+    let half = fs::read(&segments[2]).unwrap();
+    fs::write(&segments[2], &half[..half.len() - 1]).unwrap();
+
+    let copy = folder.path().join("copy.rec.zst");
+    let excerpt = copy_end(folder.path(), hour, &mut File::create(&copy).unwrap()).unwrap();
+    assert_eq!((excerpt.segments, excerpt.left_out.len()), (2, 1), "{excerpt:?}");
+    assert!(excerpt.left_out[0].contains("a checksum is wrong"), "{excerpt:?}");
+    let mut items = Vec::new();
+    let mut segment = Segment::open(&copy).unwrap();
+    while let Some(item) = segment.next_item().unwrap() {
+        items.push(shown(&item));
+    }
+    let of_one: Vec<_> = read(&half).0.iter().map(shown).collect();
+    let of_next = of_one.iter().map(|item| item.replace("segment: 2", "segment: 3"));
+    let expected: Vec<_> = of_one[..of_one.len() - 1].iter().cloned().chain(of_next).collect();
+    assert_eq!(items, expected);
+    assert!(copy_end(&folder.path().join("none"), hour, &mut Vec::new()).is_err());
 }

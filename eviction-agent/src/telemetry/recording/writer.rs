@@ -29,7 +29,7 @@ const SEGMENT: Duration = Duration::from_secs(3600);
 const SEGMENT_BYTES: u64 = 16 << 20;
 
 /// Compressed at once.
-const PIECE: u64 = 256 << 10;
+pub(super) const PIECE: usize = 256 << 10;
 
 /// The extension of segments, and what compressed ones have behind it.
 pub(super) const PLAIN: &str = "rec";
@@ -362,7 +362,7 @@ impl Compression {
     /// Whether there is more. Each piece is a zstd frame of its own.
     fn step(&mut self) -> io::Result<bool> {
         let mut piece = Vec::new();
-        (&mut self.source).take(PIECE).read_to_end(&mut piece)?;
+        (&mut self.source).take(PIECE as u64).read_to_end(&mut piece)?;
         if !piece.is_empty() {
             self.out.write_all(&compress_to_vec(&*piece, CompressionLevel::Fastest))?;
             return Ok(true);

@@ -1,0 +1,68 @@
+//! Copies the end of a recording, of an agent that may go on writing it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use super::format::{FormatError, Frames, begin, frame_of};
+use super::reader::{find, open};
+use super::writer::{COMPRESSED, PIECE};
+
+/// What came of copying.
+#[derive(Debug, Default)]
+pub struct Excerpt {
+    /// Segments that were copied.
+    pub segments: usize,
+    /// Why others were not.
+    pub left_out: Vec<String>,
+}
+
+/// Writes the segments that were written to in the time `last` before the end of the recording, one after the
+/// other and compressed. One that is damaged is left out: the next one begins with its own key.
+///
+/// # Errors
+/// If the directory cannot be read, has no segment, or the copy cannot be written.
+pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<Excerpt> {
+    let ended = |segment: &PathBuf| segment.metadata().ok().filter(|it| it.len() > 0)?.modified().ok();
+    // An empty one may be the file that is to be written.
+    let segments: Vec<_> = find(path)?.into_iter().filter(|it| ended(it).is_some()).collect();
+    let end = segments.iter().filter_map(ended).max();
+    let from = end.and_then(|end| end.checked_sub(last)).unwrap_or(SystemTime::UNIX_EPOCH);
+    let mut excerpt = Excerpt::default();
+    for segment in segments {
+        // A segment that is not there any more was compressed, or was the oldest.
+        let compressed = PathBuf::from(format!("{}.{COMPRESSED}", segment.display()));
+        let segment = if segment.exists() { segment } else { compressed };
+        if ended(&segment).is_none_or(|ended| ended < from) {
+            continue;
+        }
+        match frames(&segment) {
+            Ok(frames) => {
+                let begin = if excerpt.segments == 0 { begin() } else { Vec::new() };
+                for piece in [begin, frames].concat().chunks(PIECE) {
+                    out.write_all(&compress_to_vec(piece, CompressionLevel::Fastest))?;
+                }
+                excerpt.segments += 1;
+            }
+            Err(error) => excerpt.left_out.push(format!("{}: {error}", segment.display())),
+        }
+    }
+    match excerpt {
+        Excerpt { segments: 0, .. } => Err(io::Error::new(io::ErrorKind::NotFound, "no recording")),
+        excerpt => Ok(excerpt),
+    }
+}
+
+/// The frames of a segment, up to the one that is being written.
+fn frames(segment: &Path) -> Result<Vec<u8>, FormatError> {
+    let (mut frames, mut copy) = (Frames::open(open(segment)?)?, Vec::new());
+    loop {
+        match frames.next() {
+            Ok(Some((kind, payload))) => copy.extend(frame_of(kind as u8, payload)),
+            Ok(None) | Err(FormatError::Cut(_)) => return Ok(copy),
+            Err(error) => return Err(error),
+        }
+    }
+}
