@@ -53,6 +53,9 @@ pub struct Report {
     decisions_omitted: usize,
     /// What is missing or not as it should be.
     warnings: Vec<String>,
+    /// So many events are kept.
+    #[serde(skip)]
+    most_events: usize,
     /// The page asks for what is new.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     live: bool,
@@ -173,6 +176,7 @@ impl Report {
             decisions: Vec::new(),
             decisions_omitted: 0,
             warnings: Vec::new(),
+            most_events: EVENTS,
             live: false,
         }
     }
@@ -202,14 +206,14 @@ impl Report {
 
     fn event(&mut self, event: EventReport) {
         self.events.push(event);
-        if self.events.len() > 2 * EVENTS {
+        if self.events.len() > 2 * self.most_events {
             self.bound_events();
         }
     }
 
     /// Keeps the last events.
     fn bound_events(&mut self) {
-        let more = self.events.len().saturating_sub(EVENTS);
+        let more = self.events.len().saturating_sub(self.most_events);
         self.events.drain(..more);
         self.events_omitted += more;
     }

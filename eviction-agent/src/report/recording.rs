@@ -18,10 +18,10 @@ use eviction_core::time::Timestamp;
 
 use super::series::Keep;
 use super::{
-    CANDIDATES, CandidateReport, DecisionReport, EventReport, POD_POINTS, PodReport, RANKS, RankReport,
-    Report, SIGNAL_POINTS, SignalReport, Signals,
+    CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, RANKS,
+    RankReport, Report, SIGNAL_POINTS, SignalReport, Signals,
 };
-use crate::scenario::recording::{Replay, each, evicts};
+use crate::scenario::recording::{Replay, each, evicts, pod_sample};
 use crate::telemetry::event_log::{self, Event as LogEvent, KubeApi, Line};
 use crate::telemetry::recording::reader::Item;
 
@@ -33,6 +33,24 @@ pub type Window = (Timestamp, Timestamp);
 /// # Errors
 /// If the recording cannot be found, or has no sample in that time.
 pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report, String> {
+    read_with(path, window, EVENTS)
+}
+
+/// The events of a whole recording as lines, each with its time, and what is missing.
+///
+/// # Errors
+/// As above.
+pub fn events(path: &Path) -> Result<(Vec<(Timestamp, String)>, Vec<String>), String> {
+    let Report { events, warnings, .. } = read_with(path, |all| all, 100 * EVENTS)?;
+    let line = |it: EventReport| (it.at, format!("{:.3} {}", it.at, it.message));
+    Ok((events.into_iter().map(line).collect(), warnings))
+}
+
+fn read_with(
+    path: &Path,
+    window: impl FnOnce(Window) -> Window,
+    most_events: usize,
+) -> Result<Report, String> {
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
     let (mut recorded, mut all) = (BTreeSet::new(), None);
     each(path, &mut |item| match item {
@@ -52,7 +70,8 @@ pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report
     if from > to {
         return Err(format!("nothing was recorded then: the recording goes from {} to {}", all.0, all.1));
     }
-    let mut builder = Builder::new(Report::new(path.display().to_string(), from, to), recorded);
+    let report = Report { most_events, ..Report::new(path.display().to_string(), from, to) };
+    let mut builder = Builder::new(report, recorded);
     let mut replay = Replay::default();
     each(path, &mut |item| match item {
         Ok(item) => builder.take(item, &mut replay),
@@ -121,6 +140,9 @@ impl Builder {
             _ => {}
         }
         let Some(decision) = decision.filter(|it| it.at <= self.report.to) else { return };
+        for ended in replay.ended() {
+            self.log(decision.at, LogEvent::ContainerTerminated(Box::new(ended.clone())));
+        }
         if evicts(&decision) || self.recorded.contains(&decision.at) {
             self.decision(&DecisionRecord::of(&decision));
         }
@@ -200,15 +222,7 @@ impl Builder {
             (pod.peak, pod.last) = (pod.peak.max(used), used);
             pod.usage.push(at, used, self.pod_ms, Keep::Most);
         }
-        self.sample = Some(PodSample {
-            at,
-            snapshot: Arc::clone(snapshot),
-            pods: Arc::clone(engine.pods()),
-            // The order for memory does not depend on it.
-            layout: Default::default(),
-            in_flight: engine.in_flight().to_vec(),
-            sized: !engine.policy().rules.are_kubelets(),
-        });
+        self.sample = Some(pod_sample(at, snapshot, engine));
     }
 
     fn decision(&mut self, record: &DecisionRecord) {

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::oom::ContainerTerminated;
 use eviction_core::pod::{Pod, PodName};
 use eviction_core::pods::{KnownPod, PodSet};
-use eviction_core::record::DecisionRecord;
+use eviction_core::record::{DecisionRecord, PodSample};
+use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use serde_json::Value;
 
@@ -29,11 +31,14 @@ pub struct Replay {
     follows: bool,
     /// The pods after a key that says nothing new.
     skip_pods: bool,
+    /// Containers whose termination the last item explains.
+    ended: Vec<ContainerTerminated>,
 }
 
 impl Replay {
     /// Takes an item of the recording. Returns what the engine decides, if it was told something.
     pub fn take(&mut self, item: &Item) -> Option<Decision> {
+        self.ended.clear();
         match item {
             Item::Header(header) => {
                 let follows = |(run, segment): &(String, u64)| {
@@ -57,20 +62,27 @@ impl Replay {
                     return None;
                 }
                 let pods = Event::Pods(known(pods, engine));
-                Some(engine.step(Input { at: *at, event: pods }))
+                self.step(Input { at: *at, event: pods })
             }
-            Item::Input(input) => {
-                let mut decision = self.engine.as_mut()?.step(input.clone());
-                // The agent reports them on their own.
-                decision.ended.clear();
-                Some(decision)
-            }
+            Item::Input(input) => self.step(input.clone()),
             Item::Seed(raised) => {
                 self.engine.as_mut()?.seed_conditions(raised.iter().copied());
                 None
             }
             Item::Usage(..) | Item::Decision(_) | Item::Clock(_) => None,
         }
+    }
+
+    fn step(&mut self, input: Input) -> Option<Decision> {
+        let mut decision = self.engine.as_mut()?.step(input);
+        // The agent reports them on their own.
+        self.ended = std::mem::take(&mut decision.ended);
+        Some(decision)
+    }
+
+    /// Containers whose termination was explained by the last item.
+    pub fn ended(&self) -> &[ContainerTerminated] {
+        &self.ended
     }
 
     /// What follows is not what came next: the engine begins anew with the next key.
@@ -113,6 +125,19 @@ pub(crate) fn engine(key: &Key) -> Engine {
         tell(Event::ApiServer(api));
     }
     engine
+}
+
+/// What pods use, with what else their order for memory depends on. Not indexed.
+pub(crate) fn pod_sample(at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engine) -> PodSample {
+    PodSample {
+        at,
+        snapshot: Arc::clone(snapshot),
+        pods: Arc::clone(engine.pods()),
+        // The order for memory does not depend on it.
+        layout: Default::default(),
+        in_flight: engine.in_flight().to_vec(),
+        sized: !engine.policy().rules.are_kubelets(),
+    }
 }
 
 /// A segment that cannot be read to its end.
