@@ -19,11 +19,32 @@ const LONGEST: u64 = 16 << 20;
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SocketArgs {
     /// Unix socket of the running agent
-    #[arg(long, value_name = "PATH", default_value = "/run/eviction-agent/agent.sock")]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT)]
     socket: PathBuf,
 }
 
+/// Where an agent listens that runs as the manifests have it.
+const DEFAULT: &str = "/run/eviction-agent/agent.sock";
+
 impl SocketArgs {
+    /// Of an agent that listens there.
+    pub(super) fn at(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Whether it is the default one.
+    pub(super) fn is_default(&self) -> bool {
+        self.socket == Path::new(DEFAULT)
+    }
+
+    /// Whether something listens there, as far as this user can see.
+    pub(super) fn has_agent(&self) -> bool {
+        let absent = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        };
+        !UnixStream::connect(&self.socket).is_err_and(|error| absent(&error))
+    }
+
     /// The body of the answer.
     ///
     /// # Errors

@@ -1,35 +1,62 @@
-//! `top`: a live screen of a running agent.
+//! `top`: a screen of a running agent, of one that runs for it, or of a recording.
 
+mod standalone;
+
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
+use jiff::SignedDuration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
 use ratatui::text::Span;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out, columns};
+use super::output::{Ended, Out, columns, complain};
 use super::watch;
 use crate::daemon::Failure;
+use crate::report;
+use crate::scenario::playback::Playback;
 use crate::telemetry::live::state::NodeState;
+use crate::top::timeline::Timeline;
 use crate::top::{Screen, Sort};
+use standalone::Standalone;
 
 /// How soon a signal ends it.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Show the node, its pods in the order of eviction and what happens, live from the running agent
+/// How long after a signal it ends in any case.
+const STOP: Duration = Duration::from_secs(3);
+
+/// How long the first sample of the pods may take for `--once`.
+const FIRST_SAMPLE: Duration = Duration::from_secs(15);
+
+/// Show the node, its pods in the order of eviction and what happens: live from the running agent, without
+/// one by sampling the node, or from a recording
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
+    /// Recording: a directory of `recorder.directory` or one of its segments
+    #[arg(value_name = "FILE", conflicts_with = "socket")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     socket: SocketArgs,
+    /// Time of the recording to begin at [default: its end]
+    #[arg(long, value_name = "TIME", requires = "file")]
+    at: Option<Timestamp>,
     /// Time between two updates, from 250ms on
     #[arg(short, long, value_name = "DURATION", default_value = "1s", value_parser = delay)]
     delay: Duration,
@@ -39,6 +66,9 @@ pub(super) struct TopArgs {
     /// Print the screen once, without colours, with all pods; so does a standard output that is no terminal
     #[arg(long)]
     once: bool,
+    /// Options of `run`, such as --pods-file: by these the node is sampled, whether an agent runs or not
+    #[arg(value_name = "RUN_OPTION", last = true, conflicts_with_all = ["file", "socket"])]
+    run: Vec<OsString>,
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
@@ -55,49 +85,81 @@ fn sort(name: &str) -> Result<Sort, String> {
 
 /// Runs the verb until a key or a signal ends it.
 pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, Ended> {
-    let mut source = Source { socket: &args.socket, seq: 0 };
-    let mut screen = Screen::new(args.sort, !is_utf8());
+    let is_once = args.once || !std::io::stdout().is_terminal();
+    let screen = Screen::new(args.sort, !is_utf8());
+    if let Some(file) = &args.file {
+        let (source, screen) = recording(file, args.at, screen)?;
+        return show(args, source, screen, is_once, out);
+    }
+    let socket = &args.socket;
+    let is_alone = !args.run.is_empty() || (socket.is_default() && !socket.has_agent());
+    let agent = is_alone.then(|| Standalone::start(&args.run)).transpose()?;
+    let socket = agent.as_ref().map_or(socket, |(_, socket)| socket).clone();
+    show(args, Source::Agent { socket, seq: 0, is_alone }, screen, is_once, out)
+}
+
+fn show(
+    args: &TopArgs,
+    mut source: Source,
+    mut screen: Screen,
+    is_once: bool,
+    out: &mut Out,
+) -> Result<ExitCode, Ended> {
     // Without an agent there is nothing to show: said before the screen is taken.
     source.refresh(&mut screen)?;
-    if args.once || !std::io::stdout().is_terminal() {
+    let begin = Instant::now();
+    while is_once && source.is_alone() && !screen.has_pods() && begin.elapsed() < FIRST_SAMPLE {
+        std::thread::sleep(POLL);
+        source.refresh(&mut screen)?;
+    }
+    if is_once {
         return once(&screen, out);
     }
     let failed = |error: std::io::Error| Failure::because("draw on the terminal", &error);
     let is_stopped = stop_on_signals()?;
     // The lock of standard output is held by this thread, which may take it again.
-    let mut terminal = ratatui::try_init().map_err(failed)?;
-    let end = follow(&mut terminal, &mut screen, &mut source, args.delay, &is_stopped).map_err(failed);
-    let restored = ratatui::try_restore().map_err(failed);
-    end?;
-    restored?;
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let _unshown = execute!(std::io::stdout(), Show);
+        before(panic);
+    }));
+    // At its end it would print an error, and panic, where the terminal is gone.
+    let mut terminal = ManuallyDrop::new(ratatui::try_init().map_err(failed)?);
+    let end = follow(&mut terminal, &mut screen, &mut source, args.delay, &is_stopped);
+    let restored = terminal.show_cursor().and(ratatui::try_restore());
+    end.and(restored).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn follow(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
-    source: &mut Source<'_>,
+    source: &mut Source,
     delay: Duration,
     is_stopped: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut asked = Instant::now();
     while !screen.is_ended() && !is_stopped.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
-        let left = delay.saturating_sub(asked.elapsed());
-        if event::poll(left.min(POLL))? {
+        if !is_terminal_open(delay.saturating_sub(asked.elapsed()).min(POLL)) {
+            break;
+        }
+        while event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()? {
                 let before = screen.selected().map(|pod| pod.pod_uid.clone());
                 screen.key(key);
+                source.seek(screen);
                 if screen.selected().map(|pod| pod.pod_uid.clone()) != before {
                     source.explain(screen);
                 }
             }
-            continue;
         }
         if asked.elapsed() < delay {
             continue;
         }
         asked = Instant::now();
+        screen.play(SignedDuration::try_from(delay).unwrap_or_default());
+        source.seek(screen);
         if !screen.is_paused()
             && let Err(failure) = source.refresh(screen)
         {
@@ -107,32 +169,88 @@ fn follow(
     Ok(())
 }
 
-/// The agent, and the last event line of it that was shown.
-struct Source<'a> {
-    socket: &'a SocketArgs,
-    seq: u64,
+/// Waits for a key. False if the terminal is gone, which crossterm would read for ever.
+fn is_terminal_open(timeout: Duration) -> bool {
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
+    let timeout = Timespec::try_from(timeout).unwrap_or_default();
+    // A signal ends the wait: it is looked at next.
+    let _interrupted = poll(&mut fds, Some(&timeout));
+    !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-impl Source<'_> {
+/// What is shown.
+enum Source {
+    Agent {
+        socket: SocketArgs,
+        /// The last event line that was shown.
+        seq: u64,
+        /// It runs for this screen only.
+        is_alone: bool,
+    },
+    Recording(Box<Playback>),
+}
+
+/// A recording at a time.
+fn recording(file: &Path, at: Option<Timestamp>, screen: Screen) -> Result<(Source, Screen), Failure> {
+    let failed = |error: String| Failure::failed(format!("top: {error}"));
+    let (mut playback, samples) =
+        Playback::open(file).map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+    let (events, warnings) = report::recording::events(file).map_err(failed)?;
+    warnings.iter().for_each(|warning| complain(&format!("warning: {warning}\n")));
+    let timeline = Timeline { name: file.display().to_string(), samples, events };
+    let (first, last) = timeline.ends();
+    playback.seek(at.unwrap_or(last).clamp(first, last));
+    Ok((Source::Recording(Box::new(playback)), screen.of_recording(timeline)))
+}
+
+impl Source {
     fn refresh(&mut self, screen: &mut Screen) -> Result<(), Failure> {
-        screen.update(self.socket.get_json::<NodeState>("/v1/state")?);
-        let lines = self.socket.get(&format!("/v1/events?since={}", self.seq))?;
-        for line in lines.lines() {
-            let event: Value = serde_json::from_str(line).unwrap_or_default();
-            self.seq = event["seq"].as_u64().unwrap_or(self.seq);
-            screen.event(watch::text(&event));
+        match self {
+            Self::Agent { socket, seq, is_alone: _ } => {
+                screen.update(socket.get_json::<NodeState>("/v1/state")?);
+                let lines = socket.get(&format!("/v1/events?since={seq}"))?;
+                for line in lines.lines() {
+                    let event: Value = serde_json::from_str(line).unwrap_or_default();
+                    *seq = event["seq"].as_u64().unwrap_or(*seq);
+                    screen.event(watch::text(&event));
+                }
+            }
+            Self::Recording(playback) => screen.update(playback.state()),
         }
         self.explain(screen);
         Ok(())
     }
 
+    /// Goes to the time of the recording that was asked for.
+    fn seek(&mut self, screen: &mut Screen) {
+        if let Self::Recording(playback) = self
+            && let Some(at) = screen.take_target()
+        {
+            playback.seek(at);
+            screen.update(playback.state());
+            self.explain(screen);
+        }
+    }
+
     /// A pod may be gone by now.
     fn explain(&self, screen: &mut Screen) {
         let Some(pod) = screen.selected() else { return screen.explain(Vec::new()) };
-        let answer = self.socket.get_json::<Value>(&format!("/v1/explain?pod={}/{}", pod.namespace, pod.pod));
-        let lines = answer.map(|answer| answer["lines"].clone()).unwrap_or_default();
-        let lines = lines.as_array().into_iter().flatten().filter_map(Value::as_str);
-        screen.explain(lines.map(str::to_owned).collect());
+        let lines = match self {
+            Self::Agent { socket, .. } => {
+                let name = format!("{}/{}", pod.namespace, pod.pod);
+                let answer = socket.get_json::<Value>(&format!("/v1/explain?pod={name}"));
+                let lines = answer.map(|answer| answer["lines"].clone()).unwrap_or_default();
+                let lines = lines.as_array().into_iter().flatten().filter_map(Value::as_str);
+                lines.map(str::to_owned).collect()
+            }
+            Self::Recording(playback) => playback.explain(&pod.pod_uid),
+        };
+        screen.explain(lines);
+    }
+
+    fn is_alone(&self) -> bool {
+        matches!(self, Self::Agent { is_alone: true, .. })
     }
 }
 
@@ -173,17 +291,22 @@ fn is_utf8() -> bool {
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let failed = |error: std::io::Error| Failure::because("watch for signals", &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let (mut terminate, mut hangup) = {
+    let (mut terminate, mut hangup, mut interrupt) = {
         let _within = runtime.enter();
-        (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::hangup()).map_err(failed)?)
+        let watch = |kind| signal(kind).map_err(failed);
+        (watch(SignalKind::terminate())?, watch(SignalKind::hangup())?, watch(SignalKind::interrupt())?)
     };
     let is_stopped = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&is_stopped);
     std::thread::spawn(move || {
         runtime.block_on(async {
-            tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {} }
+            tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {}, _ = interrupt.recv() => {} }
         });
         seen.store(true, Ordering::Relaxed);
+        // An agent may take long to answer, and a terminal may be gone.
+        std::thread::sleep(STOP);
+        ratatui::restore();
+        std::process::exit(1);
     });
     Ok(is_stopped)
 }

@@ -36,11 +36,14 @@ pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report
     read_with(path, window, EVENTS)
 }
 
+/// Lines, each with its time.
+pub type EventLines = Vec<(Timestamp, String)>;
+
 /// The events of a whole recording as lines, each with its time, and what is missing.
 ///
 /// # Errors
 /// As above.
-pub fn events(path: &Path) -> Result<(Vec<(Timestamp, String)>, Vec<String>), String> {
+pub fn events(path: &Path) -> Result<(EventLines, Vec<String>), String> {
     let Report { events, warnings, .. } = read_with(path, |all| all, 100 * EVENTS)?;
     let line = |it: EventReport| (it.at, format!("{:.3} {}", it.at, it.message));
     Ok((events.into_iter().map(line).collect(), warnings))

@@ -6,6 +6,7 @@ pub mod format;
 pub mod inputs;
 #[cfg(test)]
 mod key_tests;
+pub mod playback;
 pub mod read;
 pub mod recording;
 #[cfg(test)]

@@ -7,13 +7,13 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::text::{bytes, pad, plain, seconds, shorten, width, wrap};
-use super::{Screen, View, pods};
+use super::{Prompt, Screen, View, pods};
 use crate::telemetry::live::state::{ContainerState, SignalState, ThresholdState};
 
 /// On a smaller terminal a line says so.
 const LEAST: (u16, u16) = (60, 12);
 
-const HELP: [&str; 13] = [
+const HELP: [&str; 17] = [
     "q Ctrl-C    quit",
     "1 Esc       pods, events and the explanation of the selected pod",
     "2 e         events",
@@ -23,8 +23,12 @@ const HELP: [&str; 13] = [
     "Tab         the next of these",
     "j k g G     down, up, first, last; also arrows, PgUp, PgDn, Home, End",
     "/ n N       find a pod by a part of its name, the next one, the one before",
+    "f           show pods with these words: part of the name, QoS class, >request",
     "o r         sort by the next column, in reverse",
     "space       pause and go on",
+    "            In a recording:",
+    "t T  [ ]    next and previous sample; previous and next event",
+    "← →  : F    one second, with Shift one minute; to 22:10:29 or by -5m; to the end",
     "",
     "RANK is the order of eviction for memory.available. No key acts on a pod.",
 ];
@@ -42,9 +46,13 @@ impl Screen {
         }
         let (columns, mut left) = (usize::from(area.width), usize::from(area.height));
         let mut text = vec![self.title(columns)];
-        let most = left / 4;
-        text.extend(self.signals(columns).into_iter().take(most));
-        text.push(self.pressure());
+        if let Some(timeline) = &self.timeline {
+            text.push(Line::from(timeline.slider(self.state.at, columns, self.is_ascii)));
+        }
+        if self.view != View::Help {
+            text.extend(self.signals(columns).into_iter().take(left / 4));
+            text.push(self.pressure());
+        }
         left -= text.len() + 1;
         text.extend(match self.view {
             View::Overview => self.overview(columns, left),
@@ -52,7 +60,10 @@ impl Screen {
             View::Explain => self.framed("explain", self.explanation(columns), columns, left),
             View::Containers => self.framed("containers", self.containers(left - 1), columns, left),
             View::Disks => self.framed("disk usage of pods", self.disks(left - 1), columns, left),
-            View::Help => self.framed("help", HELP.map(Line::from).to_vec(), columns, left),
+            View::Help => {
+                let lines = HELP.map(|line| Line::from(self.plain(line)));
+                self.framed("help", lines.to_vec(), columns, left)
+            }
         });
         text.resize(usize::from(area.height) - 1, Line::default());
         text.push(self.footer());
@@ -75,13 +86,24 @@ impl Screen {
 
     fn title(&self, columns: usize) -> Line<'static> {
         let state = &self.state;
-        let node = state.node.as_deref().map_or_else(String::new, |node| format!(" - {node}"));
-        let mode = if self.is_paused { "paused" } else { "live" };
-        let left = self
-            .plain(&format!("eviction-agent top{node}, {}, {mode}", self.clock(&format!("{:.0}", state.at))));
-        let dry =
-            if state.dry_run == "none" { String::new() } else { format!(", dry run {}", state.dry_run) };
-        let right = self.plain(&format!("{} rules, action {}{dry}", state.profile, state.action));
+        let name = self.timeline.as_ref().map(|it| &*it.name).or(state.node.as_deref());
+        let name =
+            name.map_or_else(String::new, |name| format!(" - {}", shorten(name, columns / 4, self.is_ascii)));
+        let (mode, at) = match (self.is_paused, &self.timeline) {
+            (true, None) => ("paused", format!("{:.0}", state.at)),
+            (false, None) => ("live", format!("{:.0}", state.at)),
+            (true, Some(_)) => ("paused", format!("{:.3}", state.at)),
+            (false, Some(_)) => ("playing", format!("{:.3}", state.at)),
+        };
+        let left = self.plain(&format!("eviction-agent top{name}, {}, {mode}", self.clock(&at)));
+        let dry = if matches!(&*state.dry_run, "" | "none") {
+            String::new()
+        } else {
+            format!(", dry run {}", state.dry_run)
+        };
+        let action =
+            if state.action.is_empty() { String::new() } else { format!(", action {}", state.action) };
+        let right = self.plain(&format!("{} rules{action}{dry}", state.profile));
         let gap = columns.saturating_sub(width(&left) + width(&right)).max(1);
         let style = Style::new().add_modifier(Modifier::BOLD);
         Line::from(Span::styled(format!("{left}{}{right}", " ".repeat(gap)), style))
@@ -192,7 +214,9 @@ impl Screen {
         text.resize(lines - 1, Line::default());
         let shown = lines.saturating_sub(2).min(pods.len());
         let reverse = if self.is_reversed { ", reverse" } else { "" };
-        let more = format!("{shown} of {} pods, by {}{reverse}", pods.len() + omitted, self.sort.name());
+        let filter = if self.filter.is_empty() { String::new() } else { format!(", with {}", self.filter) };
+        let all = self.pods.len() + omitted;
+        let more = self.plain(&format!("{shown} of {all} pods, by {}{reverse}{filter}", self.sort.name()));
         text.push(Line::from(Span::styled(more, Style::new().add_modifier(Modifier::DIM))));
         text
     }
@@ -259,14 +283,22 @@ impl Screen {
     }
 
     fn footer(&self) -> Line<'static> {
-        if self.is_typing {
-            return Line::from(self.plain(&format!("/{}", self.find)));
+        if let Some((prompt, text)) = &self.prompt {
+            let begin = match prompt {
+                Prompt::Find => "/",
+                Prompt::Filter => "filter: ",
+                Prompt::Jump => ":",
+            };
+            return Line::from(self.plain(&format!("{begin}{text}")));
         }
         match &self.error {
             Some(error) => Line::from(Span::styled(self.plain(error), Style::new().fg(Color::Red))),
-            None => Line::from(
-                "q quit  ? help  j/k move  / find  o sort  Enter explain  c containers  d disks  space pause",
+            None if self.timeline.is_some() => Line::from(
+                self.plain("q quit  ? help  t/T sample  [/] event  ←/→ 1s  : jump  space play  f filter"),
             ),
+            None => {
+                Line::from("q quit  ? help  j/k move  / find  f filter  o sort  Enter explain  space pause")
+            }
         }
     }
 }

@@ -1,16 +1,20 @@
-//! The live screen of `top`: what an agent knows, and what the keys do. No key changes anything but the screen.
+//! The screen of `top`: what an agent knows or has recorded, and what the keys do. No key changes anything but
+//! the screen.
 
 mod draw;
 mod pods;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod timeline;
 
 use std::collections::VecDeque;
 
+use eviction_core::time::Timestamp;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::telemetry::live::state::{NodeState, PodState};
+use timeline::Timeline;
 
 /// So many event lines can be scrolled through.
 const EVENTS: usize = 1000;
@@ -67,10 +71,29 @@ impl Sort {
     }
 }
 
+/// What is typed on the last line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prompt {
+    /// A part of a name to go to.
+    Find,
+    /// What is shown.
+    Filter,
+    /// A time of the recording.
+    Jump,
+}
+
 /// The screen.
 #[derive(Debug, Default)]
 pub struct Screen {
+    /// The pods are those that the filter lets through.
     state: NodeState,
+    /// All of them.
+    pods: Vec<PodState>,
+    filter: String,
+    /// Of the recording that is shown.
+    timeline: Option<Timeline>,
+    /// The time of the recording that is to be shown.
+    target: Option<Timestamp>,
     events: VecDeque<String>,
     explanation: Vec<String>,
     /// Why the last question to the agent had no answer.
@@ -83,9 +106,10 @@ pub struct Screen {
     selected: Option<String>,
     /// The first line shown of events or containers.
     scroll: usize,
-    /// What is searched for, and whether it is still being typed.
+    /// What is searched for.
     find: String,
-    is_typing: bool,
+    /// What is being typed.
+    prompt: Option<(Prompt, String)>,
     is_ended: bool,
     /// The terminal shows no more than ASCII.
     is_ascii: bool,
@@ -97,11 +121,22 @@ impl Screen {
         Self { sort, is_ascii, ..Self::default() }
     }
 
+    /// Shows a recording, which does not run by itself.
+    pub fn of_recording(self, timeline: Timeline) -> Self {
+        Self { timeline: Some(timeline), is_paused: true, ..self }
+    }
+
     /// Shows a new state.
-    pub fn update(&mut self, state: NodeState) {
+    pub fn update(&mut self, mut state: NodeState) {
         self.error = None;
+        self.pods = std::mem::take(&mut state.pods);
         self.state = state;
-        self.sort_pods();
+        self.filter_pods();
+        if let Some(timeline) = &self.timeline {
+            let until = timeline.events.partition_point(|(at, _)| *at <= self.state.at);
+            let lines = timeline.events[until.saturating_sub(EVENTS)..until].iter();
+            self.events = lines.map(|(_, line)| line.clone()).collect();
+        }
     }
 
     /// Adds an event line.
@@ -132,14 +167,45 @@ impl Screen {
         self.state.pods.len()
     }
 
+    /// Whether the pods were sampled.
+    pub fn has_pods(&self) -> bool {
+        self.state.pods_at.is_some()
+    }
+
     /// Whether the state is to stay as it is.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
+    /// The time of the recording that a key asked for.
+    pub fn take_target(&mut self) -> Option<Timestamp> {
+        self.target.take()
+    }
+
+    /// Goes on in a recording that is not paused; at its end it is.
+    pub fn play(&mut self, by: jiff::SignedDuration) {
+        let Some(timeline) = self.timeline.as_ref().filter(|_| !self.is_paused) else { return };
+        let to = timeline.later(self.state.at, by);
+        self.is_paused = to == timeline.ends().1;
+        self.target = Some(to);
+    }
+
     /// Whether a key ended it.
     pub fn is_ended(&self) -> bool {
         self.is_ended
+    }
+
+    /// The pods that have each word of the filter in their names, or as their QoS class. `>request` stands for
+    /// usage above the request.
+    fn filter_pods(&mut self) {
+        let fits = |pod: &&PodState| {
+            self.filter.split_whitespace().all(|word| match word {
+                ">request" => pod.over_request.is_some_and(|over| over > 0),
+                word => has_name(pod, word) || pod.qos.eq_ignore_ascii_case(word),
+            })
+        };
+        self.state.pods = self.pods.iter().filter(fits).cloned().collect();
+        self.sort_pods();
     }
 
     fn sort_pods(&mut self) {
@@ -190,7 +256,7 @@ impl Screen {
         let (count, from) = (self.state.pods.len(), self.place());
         let fits = |place: &usize| {
             let pod = &self.state.pods[*place];
-            !self.find.is_empty() && format!("{}/{}", pod.namespace, pod.pod).contains(&self.find)
+            !self.find.is_empty() && has_name(pod, &self.find)
         };
         let next = |step: usize| (from + if backwards { count - step } else { step }) % count;
         if let Some(place) = (1..=count).map(next).find(fits) {
@@ -206,24 +272,43 @@ impl Screen {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if is_control && key.code == KeyCode::Char('c') {
             self.is_ended = true;
-        } else if self.is_typing {
-            self.type_key(key.code);
+        } else if let Some((prompt, text)) = self.prompt.take() {
+            self.type_key(prompt, text, key.code);
+        } else if let Some(target) = self.timeline.as_ref().and_then(|it| it.target(self.state.at, key)) {
+            self.target = Some(target);
         } else {
             self.command(key.code);
         }
     }
 
-    fn type_key(&mut self, code: KeyCode) {
+    fn type_key(&mut self, prompt: Prompt, mut text: String, code: KeyCode) {
         match code {
-            KeyCode::Enter => {
-                self.is_typing = false;
+            KeyCode::Enter => return self.typed(prompt, text),
+            KeyCode::Esc => return,
+            KeyCode::Backspace => drop(text.pop()),
+            // No name of a pod is longer.
+            KeyCode::Char(letter) if text.len() < 512 => text.push(letter),
+            _ => {}
+        }
+        self.prompt = Some((prompt, text));
+    }
+
+    fn typed(&mut self, prompt: Prompt, text: String) {
+        match prompt {
+            Prompt::Find => {
+                self.find = text;
                 self.find_next(false);
             }
-            KeyCode::Esc => self.is_typing = false,
-            KeyCode::Backspace => drop(self.find.pop()),
-            // No name of a pod is longer.
-            KeyCode::Char(letter) if self.find.len() < 512 => self.find.push(letter),
-            _ => {}
+            Prompt::Filter => {
+                self.filter = text;
+                self.filter_pods();
+            }
+            Prompt::Jump => {
+                self.target = self.timeline.as_ref().and_then(|it| it.parse(self.state.at, text.trim()));
+                if self.target.is_none() {
+                    self.error = Some(format!("no time: {text} (22:10:29, -5m, 2026-01-05T22:10:29Z)"));
+                }
+            }
         }
     }
 
@@ -249,9 +334,10 @@ impl Screen {
             KeyCode::PageUp => self.go(false, 10),
             KeyCode::Char('g') | KeyCode::Home => self.go(false, usize::MAX),
             KeyCode::Char('G') | KeyCode::End => self.go(true, usize::MAX),
-            KeyCode::Char('/') => {
-                self.is_typing = true;
-                self.find.clear();
+            KeyCode::Char('/') => self.prompt = Some((Prompt::Find, String::new())),
+            KeyCode::Char('f') => self.prompt = Some((Prompt::Filter, self.filter.clone())),
+            KeyCode::Char(':') if self.timeline.is_some() => {
+                self.prompt = Some((Prompt::Jump, String::new()));
             }
             KeyCode::Char('n') => self.find_next(false),
             KeyCode::Char('N') => self.find_next(true),
@@ -273,4 +359,9 @@ impl Screen {
         self.view = view;
         self.scroll = 0;
     }
+}
+
+/// Whether a pod has this text in its name.
+fn has_name(pod: &PodState, text: &str) -> bool {
+    format!("{}/{}", pod.namespace, pod.pod).contains(text)
 }

@@ -1,8 +1,11 @@
+use eviction_core::fixture::at;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
+use crate::scenario::playback::Playback;
+use crate::scenario::recording_tests::golden_recording;
 use crate::telemetry::live::state::{ContainerState, MemoryPressure, SignalState, ThresholdState};
 
 const MI: i64 = 1 << 20;
@@ -263,4 +266,105 @@ fn keys_end_it_or_pause_it() {
     let mut screen = screen_of(calm());
     press(&mut screen, "q");
     assert!(screen.is_ended());
+}
+
+/// The golden recording, and a screen of it.
+fn recording() -> (tempfile::TempDir, Playback, Screen) {
+    let folder = golden_recording();
+    let (playback, samples) = Playback::open(folder.path()).unwrap();
+    let (events, _) = crate::report::recording::events(folder.path()).unwrap();
+    let timeline = Timeline { name: "/var/lib/eviction-agent/recordings".into(), samples, events };
+    let mut screen = Screen::new(Sort::Rank, false).of_recording(timeline);
+    screen.update(NodeState { at: at(0), ..NodeState::default() });
+    (folder, playback, screen)
+}
+
+/// What `top` does after each key.
+fn follow(playback: &mut Playback, screen: &mut Screen) {
+    let to = screen.take_target().unwrap();
+    playback.seek(to);
+    screen.update(playback.state());
+    screen.explain(screen.selected().map_or_else(Vec::new, |pod| playback.explain(&pod.pod_uid)));
+}
+
+#[test]
+fn a_recording_is_shown_at_any_time() {
+    let (_folder, mut playback, mut screen) = recording();
+    let mut go = |keys: &str| {
+        press(&mut screen, keys);
+        if keys.starts_with(':') {
+            code(&mut screen, KeyCode::Enter);
+        }
+        follow(&mut playback, &mut screen);
+        screen.state.clone()
+    };
+    let end = go("F");
+    assert_eq!(end.at, at(8));
+    let evicts = go(":08:00:05");
+    assert_eq!(evicts.signals[0].available, Some(90));
+    assert!(evicts.signals[0].thresholds[0].met && evicts.conditions == ["MemoryPressure"], "{evicts:?}");
+    assert_eq!(go("T").at, at(4));
+    assert_eq!(go(":-2s").signals[0].available, Some(500));
+    assert_eq!(go("]").at, evicts.at, "the first event");
+    // A time that was read on to is as one that was gone back to.
+    assert_eq!(go(":1s").at, at(6));
+    assert_eq!(go(":08:00:05"), evicts);
+    assert_eq!(go("F"), end);
+    go(":-1h");
+    press(&mut screen, ":noon");
+    code(&mut screen, KeyCode::Enter);
+    assert_eq!(screen.take_target(), None);
+    assert!(drawn(&screen, 80, 24).contains("no time: noon"));
+}
+
+#[test]
+fn a_recording_has_a_slider_and_its_own_keys() {
+    let (_folder, mut playback, mut screen) = recording();
+    press(&mut screen, ":08:00:05");
+    code(&mut screen, KeyCode::Enter);
+    follow(&mut playback, &mut screen);
+    insta::assert_snapshot!("recording_80x24", drawn(&screen, 80, 24));
+    insta::assert_snapshot!("recording_160x50", drawn(&screen, 160, 50));
+    screen.is_ascii = true;
+    assert!(drawn(&screen, 80, 24).is_ascii());
+}
+
+#[test]
+fn a_recording_plays_to_its_end() {
+    let (_folder, mut playback, mut screen) = recording();
+    press(&mut screen, ":-1h");
+    code(&mut screen, KeyCode::Enter);
+    follow(&mut playback, &mut screen);
+    screen.play(jiff::SignedDuration::from_secs(3));
+    assert_eq!(screen.take_target(), None, "it is paused");
+    press(&mut screen, " ");
+    let mut times = 0;
+    while !screen.is_paused() {
+        screen.play(jiff::SignedDuration::from_secs(3));
+        follow(&mut playback, &mut screen);
+        times += 1;
+    }
+    assert_eq!((times, screen.state.at), (3, at(8)));
+}
+
+#[test]
+fn a_filter_leaves_pods_out_until_it_is_taken_back() {
+    let mut screen = screen_of(calm());
+    let mut filtered = |text: &str| {
+        press(&mut screen, "f");
+        (0..20).for_each(|_| code(&mut screen, KeyCode::Backspace));
+        press(&mut screen, text);
+        code(&mut screen, KeyCode::Enter);
+        screen.state.pods.iter().map(|pod| pod.pod.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(filtered("shop/"), ["checkout-5f6d8-2"]);
+    assert_eq!(filtered("burstable api"), ["api-5d7c9-x2"]);
+    assert_eq!(filtered("guaranteed"), [""; 0]);
+    assert_eq!(filtered(">request").len(), 4);
+    assert_eq!(filtered("e>").len(), 0);
+    assert_eq!(filtered("etcd"), ["etcd-worker-1"]);
+    screen.update(calm());
+    let text = drawn(&screen, 80, 24);
+    assert!(text.contains("1 of 4 pods, by rank, with etcd"), "{text}");
+    assert_eq!(screen.selected().unwrap().pod, "etcd-worker-1");
 }

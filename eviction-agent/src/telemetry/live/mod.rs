@@ -18,15 +18,13 @@ use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
 use serde::Serialize;
+use state::PodHistory;
 
 use crate::telemetry::event_log::Started;
 use crate::telemetry::metrics::{Metrics, PodLabels};
 
 /// An answer is made anew after so long: whoever asks more often gets the same bytes.
 const CACHED_NS: u64 = 250_000_000;
-
-/// A rate of growth is measured over up to twice this time.
-const RATE_OVER_NS: i128 = 5_000_000_000;
 
 /// Shared by the exporter and the server.
 #[derive(Clone, Debug)]
@@ -38,10 +36,7 @@ struct Inner {
     node: Option<String>,
     started: Option<Started>,
     events: EventRing,
-    /// The newest sample, and two older ones for rates of growth.
-    samples: [Option<Arc<PodSample>>; 3],
-    /// Part of the time that the tasks of a pod were in direct reclaim.
-    stalls: BTreeMap<PodLabels, f64>,
+    pods: PodHistory,
     met: Vec<MetSince>,
     /// The last answer with the state, and when it was made.
     cached: Option<(u64, Bytes)>,
@@ -85,8 +80,7 @@ impl Live {
             node,
             started: None,
             events: EventRing::default(),
-            samples: [None, None, None],
-            stalls: BTreeMap::new(),
+            pods: PodHistory::default(),
             met: Vec::new(),
             cached: None,
         })))
@@ -106,19 +100,11 @@ impl Live {
     }
 
     pub(crate) fn pods(&self, sample: PodSample) {
-        let mut inner = self.lock();
-        let [now, middle, _] = &mut inner.samples;
-        let age = |than: &Arc<PodSample>| sample.at.as_nanosecond() - than.at.as_nanosecond();
-        let is_due = middle.as_ref().is_none_or(|middle| !(0..RATE_OVER_NS).contains(&age(middle)));
-        let before = now.replace(Arc::new(sample));
-        if is_due {
-            inner.samples[2] = inner.samples[1].take();
-            inner.samples[1] = before;
-        }
+        self.lock().pods.push(sample);
     }
 
     pub(crate) fn stalls(&self, stalls: BTreeMap<PodLabels, f64>) {
-        self.lock().stalls = stalls;
+        self.lock().pods.stalls = stalls;
     }
 
     /// Notes which thresholds are met.
@@ -160,7 +146,7 @@ impl Live {
     pub(crate) fn explain(&self, pod: Option<&str>, signal: Signal) -> Result<Explanation, NoAnswer> {
         let (sample, clock) = {
             let inner = self.lock();
-            (inner.samples[0].clone().ok_or(NoAnswer::NotYet)?, inner.clock)
+            (inner.pods.newest().cloned().ok_or(NoAnswer::NotYet)?, inner.clock)
         };
         let ranking = sample.ranking(signal);
         let ranks: Vec<_> = ranking.ranks().collect();

@@ -1,5 +1,8 @@
 //! The answer of `/v1/state`: the node, its signals and thresholds, and the pods in the order of eviction.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use eviction_core::explain::forecast;
 use eviction_core::pods::{KnownPod, memory_limit};
 use eviction_core::reading::Reading;
@@ -127,8 +130,7 @@ pub struct ContainerState {
 
 impl Inner {
     pub(super) fn state(&self, metrics: &Metrics) -> NodeState {
-        let sample = self.samples[0].as_deref();
-        let (pods, pods_omitted) = sample.map_or_else(Default::default, |sample| self.pod_states(sample));
+        let (pods, pods_omitted) = self.pods.states();
         let started = self.started.as_ref();
         let text = |of: Option<&str>| of.unwrap_or_default().to_owned();
         let conditions = metrics.node_condition.series().into_iter();
@@ -149,7 +151,7 @@ impl Inner {
                 .map(|(labels, _)| labels.condition.to_owned())
                 .collect(),
             memory_pressure: memory_pressure(),
-            pods_at: sample.map(|sample| self.clock.shown(sample.at)),
+            pods_at: self.pods.newest().map(|sample| self.clock.shown(sample.at)),
             pods,
             pods_omitted,
             last_event: self.events.last(),
@@ -213,9 +215,38 @@ impl Inner {
         };
         (state.available.is_some() || !state.thresholds.is_empty()).then_some(state)
     }
+}
+
+/// A rate of growth is measured over up to twice this time.
+const RATE_OVER_NS: i128 = 5_000_000_000;
+
+/// The newest sample of the pods, and two older ones for rates of growth.
+#[derive(Debug, Default)]
+pub(crate) struct PodHistory {
+    samples: [Option<Arc<PodSample>>; 3],
+    /// Part of the time that the tasks of a pod were in direct reclaim.
+    pub(super) stalls: BTreeMap<PodLabels, f64>,
+}
+
+impl PodHistory {
+    pub(crate) fn newest(&self) -> Option<&Arc<PodSample>> {
+        self.samples[0].as_ref()
+    }
+
+    pub(crate) fn push(&mut self, sample: PodSample) {
+        let [now, middle, _] = &mut self.samples;
+        let age = |than: &Arc<PodSample>| sample.at.as_nanosecond() - than.at.as_nanosecond();
+        let is_due = middle.as_ref().is_none_or(|middle| !(0..RATE_OVER_NS).contains(&age(middle)));
+        let before = now.replace(Arc::new(sample));
+        if is_due {
+            self.samples[2] = self.samples[1].take();
+            self.samples[1] = before;
+        }
+    }
 
     /// The pods in the order of eviction, and how many are left out.
-    fn pod_states(&self, sample: &PodSample) -> (Vec<PodState>, usize) {
+    pub(crate) fn states(&self) -> (Vec<PodState>, usize) {
+        let Some(sample) = self.newest() else { return Default::default() };
         let ranking = sample.ranking(Signal::MemoryAvailable);
         let ranked = ranking.candidates.iter().zip(ranking.ranks());
         let states = ranked.take(LISTED).filter_map(|(candidate, rank)| {
@@ -287,12 +318,15 @@ fn sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
 }
 
 fn memory_pressure() -> Option<MemoryPressure> {
-    let text = std::fs::read("/proc/pressure/memory").ok()?;
-    let pressure = parse_pressure(&text);
-    #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]
-    let percent = |share: Reading<u64>| share.known().map(|share| share as f64 / 100.0);
-    Some(MemoryPressure {
-        some_avg10: percent(pressure.some.avg10)?,
-        full_avg10: percent(pressure.full.avg10).unwrap_or_default(),
-    })
+    let pressure = parse_pressure(&std::fs::read("/proc/pressure/memory").ok()?);
+    MemoryPressure::of(pressure.some.avg10, pressure.full.avg10)
+}
+
+impl MemoryPressure {
+    /// Of shares in hundredths of a percent.
+    pub(crate) fn of(some: Reading<u64>, full: Reading<u64>) -> Option<Self> {
+        #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]
+        let percent = |share: Reading<u64>| share.known().map(|share| share as f64 / 100.0);
+        Some(Self { some_avg10: percent(some)?, full_avg10: percent(full).unwrap_or_default() })
+    }
 }

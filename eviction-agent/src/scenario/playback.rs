@@ -1,0 +1,200 @@
+//! The state of a node at any time of a recording.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use eviction_core::decision::Decision;
+use eviction_core::explain::explain_rank;
+use eviction_core::input::{Event, Input};
+use eviction_core::policy::Policy;
+use eviction_core::policy::preferences::Profile;
+use eviction_core::record::{DecisionRecord, ThresholdRecord};
+use eviction_core::signal::Signal;
+use eviction_core::signal_filter::observe;
+use eviction_core::snapshot::NodeStats;
+use eviction_core::time::Timestamp;
+
+use super::recording::{Replay, pod_sample};
+use crate::telemetry::live::state::{
+    MemoryPressure, NodeState, PodHistory, STATE_VERSION, SignalState, ThresholdState,
+};
+use crate::telemetry::recording::reader::{Item, Segment, find};
+
+/// Reads a recording to a time and makes the state of then. Earlier times are read anew from the beginning
+/// of their file.
+#[derive(Default)]
+pub struct Playback {
+    /// Each file with the time at which it begins.
+    files: Vec<(Timestamp, PathBuf)>,
+    /// The file after the one that is being read.
+    next_file: usize,
+    segment: Option<Segment<Box<dyn Read>>>,
+    /// Read already, and later than `at`.
+    pending: Option<Item>,
+    at: Timestamp,
+    version: String,
+    replay: Replay,
+    pods: PodHistory,
+    node: NodeStats,
+    /// The last that had an evaluation.
+    decision: Option<Decision>,
+}
+
+impl Playback {
+    /// Looks through a recording. Returns the times of its samples, too, the first one first.
+    ///
+    /// # Errors
+    /// If it cannot be found, or has no sample.
+    pub fn open(path: &Path) -> io::Result<(Self, Vec<Timestamp>)> {
+        let (mut files, mut samples) = (Vec::new(), Vec::new());
+        for file in find(path)? {
+            let (before, mut begin) = (samples.len(), None);
+            // What is after an error is not read later either.
+            let mut segment = Segment::open(&file).ok();
+            while let Some(Ok(Some(item))) = segment.as_mut().map(Segment::next_item) {
+                begin = begin.or(time(&item));
+                if let Item::Usage(at, _) | Item::Input(Input { at, event: Event::Sample(_) }) = item {
+                    samples.push(at);
+                }
+            }
+            files.extend(begin.filter(|_| samples.len() > before).map(|begin| (begin, file)));
+        }
+        samples.sort();
+        samples.dedup();
+        match samples.is_empty() {
+            true => Err(io::Error::new(io::ErrorKind::NotFound, "no sample in the recording")),
+            false => Ok((Self { files, ..Self::default() }, samples)),
+        }
+    }
+
+    /// Goes to a time.
+    pub fn seek(&mut self, at: Timestamp) {
+        let file = self.files.partition_point(|(begin, _)| *begin <= at).saturating_sub(1);
+        if at < self.at || file > self.next_file {
+            let files = std::mem::take(&mut self.files);
+            *self = Self { files, next_file: file, ..Self::default() };
+        }
+        self.at = at;
+        while let Some(item) = self.pending.take().or_else(|| self.next_item()) {
+            if time(&item).is_some_and(|time| time > at) {
+                self.pending = Some(item);
+                break;
+            }
+            self.take(&item);
+        }
+    }
+
+    /// The next item of this file or the next one.
+    fn next_item(&mut self) -> Option<Item> {
+        loop {
+            match self.segment.as_mut().map(Segment::next_item) {
+                Some(Ok(Some(item))) => return Some(item),
+                Some(Err(_)) => self.replay.interrupt(),
+                Some(Ok(None)) | None => {}
+            }
+            let (_, file) = self.files.get(self.next_file)?;
+            self.segment = Segment::open(file).ok();
+            self.next_file += 1;
+        }
+    }
+
+    fn take(&mut self, item: &Item) {
+        let decision = self.replay.take(item);
+        if let Some(decision) = decision.filter(|decision| decision.evaluation().is_some()) {
+            self.decision = Some(decision);
+        }
+        let (at, snapshot) = match item {
+            Item::Header(header) => return self.version.clone_from(&header.agent),
+            Item::Usage(at, snapshot) => (at, snapshot),
+            Item::Input(Input { at, event: Event::Sample(snapshot) | Event::Reclaimed(Ok(snapshot)) }) => {
+                self.node = snapshot.node;
+                (at, snapshot)
+            }
+            _ => return,
+        };
+        if let Some(engine) = self.replay.engine().filter(|_| !snapshot.is_empty()) {
+            let mut sample = pod_sample(*at, snapshot, engine);
+            sample.snapshot = snapshot.indexed(&sample.pods);
+            self.pods.push(sample);
+        }
+    }
+
+    /// The node and its pods then.
+    pub fn state(&self) -> NodeState {
+        let Some(engine) = self.replay.engine() else { return NodeState::default() };
+        let policy = engine.policy();
+        let record = self.decision.as_ref().map(DecisionRecord::of);
+        let evaluation = record.as_ref().and_then(DecisionRecord::evaluation);
+        let thresholds = evaluation.map_or(&[][..], |it| &it.thresholds);
+        let (detail, (pods, pods_omitted)) = (&self.node.memory_detail, self.pods.states());
+        let profile = if policy.rules.are_kubelets() { Profile::Kubelet } else { Profile::Enhanced };
+        NodeState {
+            schema_version: STATE_VERSION,
+            at: self.at,
+            version: self.version.clone(),
+            profile: profile.name().to_lowercase(),
+            signals: signals(self.at, &self.node, policy, thresholds),
+            conditions: engine.conditions().iter().map(|it| it.condition.name().to_owned()).collect(),
+            memory_pressure: MemoryPressure::of(detail.some_avg10, detail.full_avg10),
+            pods_at: self.pods.newest().map(|sample| sample.at),
+            pods,
+            pods_omitted,
+            ..NodeState::default()
+        }
+    }
+
+    /// Why a pod has its rank then.
+    pub fn explain(&self, uid: &str) -> Vec<String> {
+        let Some(sample) = self.pods.newest() else { return Vec::new() };
+        let ranking = sample.ranking(Signal::MemoryAvailable);
+        let place = ranking.candidates.iter().position(|it| *it.pod.uid == *uid);
+        place.map_or_else(Vec::new, |place| explain_rank(&ranking, place))
+    }
+}
+
+/// When an item was recorded, if that matters.
+fn time(item: &Item) -> Option<Timestamp> {
+    match item {
+        Item::Key(key) => Some(key.at),
+        Item::Pods(at, _) | Item::Usage(at, _) | Item::Input(Input { at, .. }) => Some(*at),
+        Item::Header(_) | Item::Seed(_) | Item::Decision(_) | Item::Clock(_) => None,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
+fn signals(
+    now: Timestamp,
+    node: &NodeStats,
+    policy: &Policy,
+    records: &[ThresholdRecord],
+) -> Vec<SignalState> {
+    let seen = observe(node, policy.rules.memory().measure);
+    let state = |signal| {
+        let reading = seen.get(signal)?;
+        let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
+        let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
+        let both = of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal);
+        let thresholds = both.map(|(source, threshold)| {
+            let is_it = |it: &&ThresholdRecord| it.signal == signal && it.is_hard() == threshold.is_hard();
+            let record = records.iter().find(is_it).filter(|_| source == "agent");
+            let met = record.and_then(|record| record.met);
+            let seconds = |nanos: i64| nanos as f64 / 1e9;
+            ThresholdState {
+                threshold: if threshold.is_hard() { "hard" } else { "soft" }.to_owned(),
+                source: source.to_owned(),
+                value: threshold.value.quantity(reading.capacity).value(),
+                met: met.is_some(),
+                met_seconds: met.map(|met| now.duration_since(met.first_seen).as_secs_f64()),
+                grace_seconds: met.and(record).map(|record| seconds(record.grace_period.as_nanos())),
+                eta_seconds: record.and_then(|it| it.eta).map(|eta| seconds(eta.expected.as_nanos())),
+            }
+        });
+        Some(SignalState {
+            signal: signal.name().to_owned(),
+            available: Some(reading.available),
+            capacity: Some(reading.capacity),
+            thresholds: thresholds.collect(),
+        })
+    };
+    Signal::ALL.into_iter().filter_map(state).collect()
+}

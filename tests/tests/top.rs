@@ -1,0 +1,169 @@
+//! `top` on a terminal: without an agent it samples the node itself, and however it ends, the terminal and the
+//! machine are as before.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use serde_json::json;
+use tests::agent::{self, GUARD, Options};
+use tests::node::{MIB, Node, PodSpec};
+use tests::process;
+use tests::skip;
+
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// `top` on a terminal of its own.
+struct Screen {
+    child: Child,
+    /// The other end of the terminal.
+    master: Option<File>,
+    terminal: OwnedFd,
+    before: Termios,
+    seen: String,
+}
+
+impl Screen {
+    fn start(node: &Node) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let before = tcgetattr(&terminal).unwrap();
+        resize(&terminal, 80, 24);
+        let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
+        let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        // Of util-linux: makes it the controlling terminal, whose size and end are told by signals.
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(&options.binary).args(["top", "--delay", "250ms", "--"]);
+        command.arg("--kubelet-config").arg(&options.kubelet_config);
+        command.arg("--pods-file").arg(options.pods.unwrap()).args(["--cgroup-root", &options.cgroup_root]);
+        command.args(["--memory-capacity", &options.memory_capacity.to_string()]);
+        command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm").stdin(stdio()).stdout(stdio()).stderr(stdio());
+        let child = command.spawn().unwrap();
+        Self { child, master: Some(master.into()), terminal, before, seen: String::new() }
+    }
+
+    /// Reads what the terminal is told to show, for a moment.
+    fn read(&mut self) {
+        let Some(master) = &mut self.master else { return std::thread::sleep(MOMENT) };
+        let mut fds = [PollFd::new(master, PollFlags::IN)];
+        let moment = Timespec::try_from(MOMENT).unwrap();
+        if poll(&mut fds, Some(&moment)).unwrap() > 0 {
+            let mut bytes = [0; 4096];
+            let read = master.read(&mut bytes).unwrap_or(0);
+            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    }
+
+    /// Waits until the terminal was told to show this, since it was waited last.
+    fn wait_for(&mut self, text: &str) {
+        let begin = Instant::now();
+        while !plain(&self.seen).contains(text) {
+            assert!(begin.elapsed() < GUARD, "no {text} in {}", plain(&self.seen));
+            self.read();
+        }
+        self.seen.clear();
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.master.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Its end, and that it left nothing behind.
+    fn end(mut self) -> ExitStatus {
+        let begin = Instant::now();
+        let pid = self.child.id();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(begin.elapsed() < GUARD, "it does not end after {}", plain(&self.seen));
+            self.read();
+        };
+        assert!(!std::env::temp_dir().join(format!("eviction-agent-top-{pid}")).exists());
+        if self.master.is_some() {
+            let after = tcgetattr(&self.terminal).unwrap();
+            let modes = |it: &Termios| (it.local_modes, it.input_modes, it.output_modes);
+            assert_eq!(modes(&after), modes(&self.before), "the terminal is as before");
+            // The screen from before is shown again, and the cursor.
+            self.read();
+            assert!(self.seen.contains("\u{1b}[?1049l"), "{:?}", self.seen);
+        }
+        status
+    }
+}
+
+/// A text without the sequences that move the cursor, each of which ends in a letter.
+fn plain(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let begin = parts.next().unwrap_or_default().to_owned();
+    let ends = |c: char| c.is_ascii_alphabetic();
+    let rest = |part: &str| part.find(ends).map_or(String::new(), |at| part[at + 1..].to_owned());
+    parts.map(rest).filter(|it| !it.is_empty()).fold(begin, |all, it| format!("{} {}", all.trim_end(), it))
+}
+
+fn resize(terminal: &OwnedFd, columns: u16, rows: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
+}
+
+fn node(label: &str) -> Option<Node> {
+    let mut node = Node::new(label, 256 * MIB, 400).ok()?;
+    node.add(PodSpec::new("shop", "cart", &["main"], 8)).unwrap();
+    Some(node)
+}
+
+#[test]
+fn without_an_agent_the_node_is_sampled_until_a_key_ends_it() {
+    let Some(node) = node("top") else { skip!("no cgroups can be made here") };
+    let mut screen = Screen::start(&node);
+    screen.wait_for("shop/cart");
+    screen.press("?");
+    screen.wait_for("help");
+    resize(&screen.terminal, 40, 10);
+    screen.wait_for("top needs 60x12, this is 40x10");
+    resize(&screen.terminal, 160, 50);
+    screen.press("1");
+    screen.wait_for("FORECAST");
+    screen.press("q");
+    assert!(screen.end().success());
+}
+
+#[test]
+fn a_signal_or_the_end_of_the_terminal_leaves_nothing_behind() {
+    let Some(node) = node("top-ends") else { skip!("no cgroups can be made here") };
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut screen = Screen::start(&node);
+        screen.wait_for("shop/cart");
+        process::signal(screen.child.id(), signal).unwrap();
+        assert!(screen.end().success(), "{signal:?}");
+    }
+    let mut screen = Screen::start(&node);
+    screen.wait_for("shop/cart");
+    screen.master = None;
+    let status = screen.end();
+    assert_eq!(status.signal(), None, "{status}");
+}
+
+#[test]
+fn an_agent_that_cannot_start_says_why() {
+    let output = Command::new(agent::binary().unwrap())
+        .args(["top", "--once", "--", "--pods-file", "/nowhere"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && error.contains("/nowhere"), "{error}");
+}
