@@ -21,8 +21,10 @@ use crate::process::HANG;
 use crate::process::die_with_parent;
 
 mod options;
+mod recording;
 
 pub use options::Options;
+pub use recording::Recording;
 
 /// Finds the agent's binary: where the test task says, or beside the running program.
 ///
@@ -93,6 +95,7 @@ pub struct Agent {
     ended: bool,
     log: Log,
     interrupt: Interrupt,
+    recording: Option<Recording>,
 }
 
 type Line = Result<Event, String>;
@@ -108,6 +111,17 @@ impl Agent {
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Self> {
         let mut agent = Self::spawn(options, interrupt)?;
         agent.wait_for("its `started` event", GUARD, |event| event.kind() == "started")?;
+        Ok(agent)
+    }
+
+    /// The same. What it records is decided again when it has ended: a difference is a panic.
+    ///
+    /// # Errors
+    /// As above, or if its configuration cannot be changed.
+    pub fn start_recorded(options: &Options, interrupt: &Interrupt) -> Result<Self> {
+        let (recording, options) = Recording::begin(options)?;
+        let mut agent = Self::start(&options, interrupt)?;
+        agent.recording = Some(recording);
         Ok(agent)
     }
 
@@ -151,7 +165,15 @@ impl Agent {
         let log = Log::default();
         let kept = log.clone();
         std::thread::spawn(move || kept.keep(stderr));
-        Ok(Self { child, lines, heard: Vec::new(), ended: false, log, interrupt: interrupt.clone() })
+        Ok(Self {
+            child,
+            lines,
+            heard: Vec::new(),
+            ended: false,
+            log,
+            interrupt: interrupt.clone(),
+            recording: None,
+        })
     }
 
     /// Its process id.
@@ -317,6 +339,8 @@ impl Drop for Agent {
         let _ = self.child.wait();
         if std::thread::panicking() {
             self.say_what_it_said();
+        } else if let Some(Err(error)) = self.recording.as_ref().map(Recording::verify) {
+            panic!("{error:#}");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options 
 
 /// Starts it.
 pub(crate) fn start(node: &Node, kubeconfig: &Path) -> Agent {
-    Agent::start(&options(node, kubeconfig), rig::interrupt()).unwrap()
+    Agent::start_recorded(&options(node, kubeconfig), rig::interrupt()).unwrap()
 }
 
 /// Waits until the agent says this of its pods.

@@ -130,9 +130,11 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let token = cluster.token_of_pod(&pods[NODE]).unwrap();
     let (node, kubelet) = (node_with_pod(&cluster, NODE, "hog"), kubelet(&cluster, NODE));
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
-    let mut agent =
-        Agent::start(&self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig), rig::interrupt())
-            .unwrap();
+    let mut agent = Agent::start_recorded(
+        &self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig),
+        rig::interrupt(),
+    )
+    .unwrap();
     assert_eq!(kubelet.statuses(), [200]);
     agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
     let _hog = hog(&node);

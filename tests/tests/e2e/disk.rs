@@ -78,8 +78,11 @@ impl World {
         ];
         let more = more.map(str::to_owned).to_vec();
         let config = Some(at_the_line(&self.node).unwrap());
-        Agent::start(&Options { pods: None, config, action: "evict", more, ..options }, rig::interrupt())
-            .unwrap()
+        Agent::start_recorded(
+            &Options { pods: None, config, action: "evict", more, ..options },
+            rig::interrupt(),
+        )
+        .unwrap()
     }
 
     fn write(&self, pod: usize, mib: u64) -> Workload {

@@ -61,7 +61,7 @@ impl World {
         let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
         let options = Options { pods: None, config, action: "evict", more, ..options };
-        let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+        let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
         let placed = self.node.pods.len();
         agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
         agent

@@ -42,8 +42,11 @@ impl World {
 
     /// An agent with the right to evict, and with `delete` to delete.
     fn start(&self, kubelet: &Value, eviction: &Value) -> Agent {
-        Agent::start(&self.options("evict", kubelet, eviction, self.cluster.port()), rig::interrupt())
-            .unwrap()
+        Agent::start_recorded(
+            &self.options("evict", kubelet, eviction, self.cluster.port()),
+            rig::interrupt(),
+        )
+        .unwrap()
     }
 
     /// How an agent is started that takes this port for the API server's.
@@ -244,7 +247,7 @@ fn a_dry_run_tells_what_the_server_would_answer() {
     let before = world.pod("hog");
     let mut options = world.options("evict", &hard(), &json!({}), world.cluster.port());
     options.more.push("--dry-run=server".to_owned());
-    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
     let mut hog = world.hog(0, "270M");
     assert_eq!(outcome(&mut agent, "hog", "dry_run").text("reason"), "accepted");
     assert_eq!(world.pod("hog"), before);

@@ -56,8 +56,11 @@ impl World {
         let given = ["--kubeconfig", &kubeconfig, "--node-name", NODE];
         let more = given.into_iter().chain(further.iter().copied()).map(str::to_owned).collect();
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
-        Agent::start(&Options { pods: None, config, action: "evict", more, ..options }, rig::interrupt())
-            .unwrap()
+        Agent::start_recorded(
+            &Options { pods: None, config, action: "evict", more, ..options },
+            rig::interrupt(),
+        )
+        .unwrap()
     }
 
     fn hog(&self, pod: usize, size: &str) -> Workload {

@@ -22,7 +22,7 @@ fn with_state(world: &World, options: Options) -> Options {
 }
 
 fn start(options: &Options) -> Agent {
-    Agent::start(options, rig::interrupt()).unwrap()
+    Agent::start_recorded(options, rig::interrupt()).unwrap()
 }
 
 /// How often the API server was asked to evict that pod, or to delete it.

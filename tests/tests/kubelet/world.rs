@@ -103,7 +103,7 @@ impl World {
                 .map(str::to_owned)
                 .to_vec(),
         };
-        Agent::start(&options, rig::interrupt()).unwrap()
+        Agent::start_recorded(&options, rig::interrupt()).unwrap()
     }
 
     /// Makes a pod and waits until it runs; hands it back. One that the kubelet does not let run is an error.

@@ -247,7 +247,9 @@ impl Teller<'_> {
         let mut scene = Scene::new(agent, workload, interrupt, printer);
         scene.slow = self.slow;
         scene.forced = forced;
-        let end = match (story.tell)(&mut scene) {
+        let told = (story.tell)(&mut scene);
+        scene.check_recordings();
+        let end = match told {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
                 Ok(Skip(why)) => End::Skipped(why),

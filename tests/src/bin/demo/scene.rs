@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result};
 use serde_json::{Map, Value};
-use tests::agent::{Agent, Event, Options};
+use tests::agent::{Agent, Event, Options, Recording};
 use tests::cgroup::Group;
 use tests::interrupt::Interrupt;
 use tests::mounts::Mounts;
@@ -55,6 +55,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) slow: bool,
     /// How it has to be.
     pub(crate) forced: Option<&'a Forced>,
+    /// What each agent recorded.
+    recordings: Vec<Recording>,
 }
 
 /// A backend that the agent is made to use.
@@ -84,6 +86,7 @@ impl<'a> Scene<'a> {
             backend: None,
             slow: false,
             forced: None,
+            recordings: Vec::new(),
         }
     }
 
@@ -131,12 +134,23 @@ impl<'a> Scene<'a> {
 
     /// Starts the agent, and says by which backend of that source it watches.
     pub(crate) fn start(&mut self, options: &Options, source: &str) -> Result<Agent> {
-        let agent = Agent::start(options, self.interrupt)?;
+        let (recording, options) = Recording::begin(options)?;
+        self.recordings.push(recording);
+        let agent = Agent::start(&options, self.interrupt)?;
         if let Some((backend, reason)) = agent.backend(source) {
             self.printer.line("agent", format_args!("watches by {backend} ({reason})"));
             self.backend = Some(backend);
         }
         Ok(agent)
+    }
+
+    /// Decides again what the agents recorded, which have ended.
+    pub(crate) fn check_recordings(&mut self) {
+        for recording in std::mem::take(&mut self.recordings) {
+            let verified = recording.verify();
+            let seen = verified.as_ref().map_or_else(|error| format!("{error:#}"), |_| String::new());
+            self.check("its recording is decided again as it was", verified.is_ok(), seen);
+        }
     }
 
     /// Starts a process in a group; it is ready, and waits for the go.
