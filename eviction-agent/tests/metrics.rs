@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eviction_agent::telemetry::metrics::{Group, Metrics};
+use eviction_agent::telemetry::metrics::{Form, Group, Metrics};
 
 /// Every metric by its name as it is scraped, with its type.
 fn registered(groups: &[Group]) -> BTreeMap<String, String> {
     let metrics = Metrics::new("0", "0");
     groups.iter().for_each(|group| metrics.with(*group));
-    let text = metrics.encode().expect("metrics can be written");
+    let text = metrics.encode(Form::OpenMetrics).expect("metrics can be written");
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types
         .map(|(name, kind)| {

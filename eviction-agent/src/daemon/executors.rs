@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::error::{Failure, chain};
-use crate::telemetry::metrics::{Metrics, ResultLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_config::ActionSettings;
 use eviction_core::progress::KillUpdate;
 use eviction_kill::{CgroupDirs, KillMode, Killer, KillerConfig, MreleaseResult};
@@ -30,7 +30,7 @@ pub(super) fn killer(
             MreleaseResult::Ended => "ended",
             MreleaseResult::Refused => "failed",
         };
-        releases.get_or_create(&ResultLabels { result }).inc();
+        releases.with([result]).inc();
     };
     Killer::new(config, updates, count).map_err(|error| {
         let failure = Failure::failed(chain(&error));

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::metrics::{Metrics, ReasonLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{ArmedOrder, OrderNumber, SampleEpoch};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
@@ -189,7 +189,7 @@ impl KillOrders {
         metrics.kernel_kill_armed.set(0);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
-            metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason: idle.name() }).inc();
+            metrics.kernel_kill_not_armed.with([idle.name()]).inc();
         }
     }
 

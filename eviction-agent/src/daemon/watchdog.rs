@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::thread::Pid;
 
 use crate::daemon::service_manager::{Notification, ServiceManager};
-use crate::telemetry::metrics::{Metrics, Queue};
+use crate::telemetry::metrics::Metrics;
 use eviction_core::time::nanos;
 use eviction_node::notify::timer::Timer;
 
@@ -109,7 +109,7 @@ pub(crate) async fn watch(
     timer: Timer,
 ) {
     let mut watchdog = Watchdog::default();
-    let dropped = metrics.dropped(Queue::Log);
+    let dropped = metrics.telemetry_dropped.with(["log"]);
     loop {
         dropped.inc_by(log_writer::lost());
         let now_ns = mono_ns();

@@ -12,14 +12,10 @@ use std::thread::JoinHandle;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
-use crate::telemetry::metrics::{
-    AlarmLabels, BackendLabels, ConditionLabels, KindLabels, MapLabels, Metrics, ReasonLabels, ResultLabels,
-    SignalLabels, SourceLabels, TypeLabels,
-};
-use eviction_core::node_conditions::pressure::CONDITIONS;
+use crate::telemetry::metrics::{Metrics, backend_labels};
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
-use eviction_bpf::{EventClass, LossCounters};
+use eviction_bpf::EventClass;
 use eviction_config::PodMetrics;
 use eviction_kube::events::EventSink;
 use eviction_node::async_fd::{register, take_count};
@@ -38,12 +34,10 @@ use crate::telemetry::queue::TelemetryEvent;
 use crate::telemetry::recording::queue::ReportQueue;
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
+pub(crate) use progress::{ENDS, RESULTS};
 
 /// Sources without BPF programs whose backend may fail while running.
 const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
-
-/// What node reclaim removes.
-const REMOVED: [&str; 2] = ["images", "containers"];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct TelemetryExporter {
@@ -54,7 +48,6 @@ pub(crate) struct TelemetryExporter {
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
-    sources: Vec<BackendLabels>,
     /// Thresholds that are met, each by its signal and whether it is hard.
     met: Vec<(Signal, bool)>,
     /// Thresholds that were met when their signal became unknown.
@@ -91,45 +84,6 @@ impl TelemetryExporter {
         took_effect: Arc<Notify>,
         events: Option<EventSink>,
     ) -> Self {
-        for condition in CONDITIONS {
-            metrics.node_condition.get_or_create(&ConditionLabels { condition: condition.name() }).set(0);
-        }
-        // increase() does not see a series that begins with 1.
-        for result in progress::ALL {
-            metrics.eviction_results.get_or_create(&ResultLabels { result });
-        }
-        for result in progress::ENDS {
-            metrics.eviction_duration.get_or_create(&ResultLabels { result });
-        }
-        for (r#type, _) in LossCounters::default().by_record() {
-            metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type });
-        }
-        for (map, _) in LossCounters::default().by_map() {
-            metrics.bpf_map_full.get_or_create(&MapLabels { map });
-        }
-        metrics.backend_failures.get_or_create(&BackendLabels::new("ring", "ringbuf"));
-        for signal in Signal::ALL {
-            metrics.eviction_decisions.get_or_create(&SignalLabels { eviction_signal: signal.name() });
-        }
-        for result in ["written", "failed", "late"] {
-            metrics.state_writes.get_or_create(&ResultLabels { result });
-        }
-        for result in ["released", "ended", "failed"] {
-            metrics.process_mrelease.get_or_create(&ResultLabels { result });
-        }
-        for result in event_log::RECLAIM_RESULTS {
-            metrics.node_reclaims.get_or_create(&ResultLabels { result });
-        }
-        for result in event_log::FREEZE_STATES {
-            metrics.pod_freezes.get_or_create(&ResultLabels { result });
-        }
-        for kind in REMOVED {
-            metrics.node_reclaim_removed.get_or_create(&KindLabels { kind });
-        }
-        for alarm in ["fork_storm", "pids_limit"] {
-            metrics.task_alarms.get_or_create(&AlarmLabels { alarm });
-        }
-        let status = EngineStatus::new(&metrics);
         Self {
             output,
             printer,
@@ -137,13 +91,12 @@ impl TelemetryExporter {
             metrics,
             decision_ids,
             clock: Clock::start(),
-            sources: Vec::new(),
             met: Vec::new(),
             lost: Vec::new(),
             known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
-            status,
+            status: EngineStatus::default(),
             took_effect,
             pods: event_log::Pods::default(),
             pod_rates: PodRateExporter::default(),
@@ -297,11 +250,11 @@ impl TelemetryExporter {
             }
             Event::KernelKill(kill) => kill.decision_id = kill.id.map(|id| self.decision_ids.of(id)),
             Event::TaskAlarm(alarm) => {
-                self.metrics.task_alarms.get_or_create(&AlarmLabels { alarm: alarm.alarm }).inc();
+                self.metrics.task_alarms.with([alarm.alarm]).inc();
             }
             Event::NodeReclaim(reclaim) => self.count_reclaimed(reclaim),
-            Event::PodFreeze(event_log::PodFreeze { state: result, .. }) => {
-                self.metrics.pod_freezes.get_or_create(&ResultLabels { result }).inc();
+            Event::PodFreeze(freeze) => {
+                self.metrics.pod_freezes.with([freeze.state]).inc();
             }
             Event::Backend(backend) => self.backend(backend),
             _ => {}
@@ -310,40 +263,29 @@ impl TelemetryExporter {
     }
 
     /// Exports the backend that a source uses, in place of the one that it used before.
-    pub(crate) fn backend(&mut self, backend: &event_log::Backend) {
+    pub(crate) fn backend(&self, backend: &event_log::Backend) {
         let preferred = backend.preferred();
         let event_log::Backend { source, backend, reason: _ } = backend;
-        let now = BackendLabels::new(source, backend);
-        self.sources.retain(|before| {
-            let replaced = before.source == now.source;
-            if replaced {
-                self.metrics.backend.remove(before);
-            }
-            !replaced
-        });
-        self.metrics.backend.get_or_create(&now).set(1);
+        let now = backend_labels(source, backend);
+        self.metrics.backend.retain(|[before, _]| *before != now[0]);
+        self.metrics.backend.with(now.clone()).set(1);
         let is_degraded = backend == event_log::NO_BACKEND || preferred.is_some();
-        let labels = SourceLabels { source: source.clone() };
-        self.metrics.backend_degraded.get_or_create(&labels).set(i64::from(is_degraded));
-        let may_be_lost = EventClass::ALL.map(EventClass::name).contains(&&*now.source)
-            || WITHOUT_PROGRAMS.contains(&&*now.source);
+        self.metrics.backend_degraded.with([source.clone()]).set(i64::from(is_degraded));
+        let may_be_lost = EventClass::ALL.map(EventClass::name).contains(&&**source)
+            || WITHOUT_PROGRAMS.contains(&&**source);
         if may_be_lost && backend != event_log::NO_BACKEND {
-            self.metrics.backend_failures.get_or_create(&now);
+            self.metrics.backend_failures.with(now);
         }
-        self.sources.push(now);
     }
 
     /// Counts what node reclaim removed; what a dry run lists is not removed.
     fn count_reclaimed(&self, reclaim: &event_log::NodeReclaim) {
-        let result = reclaim.result;
-        self.metrics.node_reclaims.get_or_create(&ResultLabels { result }).inc();
-        if result == "listed" {
+        self.metrics.node_reclaims.with([reclaim.result]).inc();
+        if reclaim.result == "listed" {
             return;
         }
-        let removed = [reclaim.image_count(), reclaim.containers.into()];
-        for (kind, count) in REMOVED.into_iter().zip(removed) {
-            self.metrics.node_reclaim_removed.get_or_create(&KindLabels { kind }).inc_by(count);
-        }
+        self.metrics.node_reclaim_removed.with(["images"]).inc_by(reclaim.image_count());
+        self.metrics.node_reclaim_removed.with(["containers"]).inc_by(reclaim.containers.into());
         self.metrics.node_reclaim_freed.inc_by(reclaim.freed_bytes);
     }
 
@@ -355,7 +297,7 @@ impl TelemetryExporter {
             ("unknown_cgroup", pods.unknown_cgroups.len() + pods.unknown_cgroups_omitted),
             ("undecodable", pods.undecodable.len() + pods.undecodable_omitted),
         ] {
-            self.metrics.pods_unmatched.get_or_create(&ReasonLabels { reason }).set(gauge(count));
+            self.metrics.pods_unmatched.with([reason]).set(gauge(count));
         }
         let changed = reread || self.pods != pods;
         self.pods = pods;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::telemetry::metrics::{Metrics, PodLabels, RankLabels};
+use crate::telemetry::metrics::{Label, Metrics};
+use crate::telemetry::pod_rates::pod_labels;
 use eviction_config::PodMetrics;
 use eviction_core::pods::EvictionOrder;
 use eviction_core::pods::{KnownPod, memory_limit};
@@ -58,17 +59,14 @@ pub(crate) fn choose(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
 
 /// Sets the series of these pods, and removes those of all others. For the telemetry side.
 pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
-    let mut wanted: BTreeMap<PodLabels, &PodMemory> = BTreeMap::new();
+    let mut wanted: BTreeMap<[Label; 2], &PodMemory> = BTreeMap::new();
     for memory in pods {
         let pod = &memory.pod.pod;
-        let labels = PodLabels { namespace: pod.namespace.to_string(), pod: pod.name.to_string() };
         // Of several pods of one name the first to be evicted counts.
-        wanted.entry(labels).or_insert(memory);
+        wanted.entry(pod_labels(&pod.namespace, &pod.name)).or_insert(memory);
     }
-    let eviction_signal = Signal::MemoryAvailable.name();
-    metrics.pod_eviction_rank.retain(|RankLabels { namespace, pod, .. }| {
-        let labels = PodLabels { namespace: namespace.clone(), pod: pod.clone() };
-        wanted.get(&labels).is_some_and(|memory| memory.rank.is_some())
+    metrics.pod_eviction_rank.retain(|[_, namespace, pod]| {
+        wanted.get(&[namespace.clone(), pod.clone()]).is_some_and(|memory| memory.rank.is_some())
     });
     let Metrics { pod_memory_working_set, pod_memory_request, pod_memory_limit, .. } = metrics;
     for family in [pod_memory_working_set, pod_memory_request, pod_memory_limit] {
@@ -78,15 +76,13 @@ pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
         let request = known.request(Resource::Memory).value();
         let limit = memory_limit(&known.pod, known.gates).map(|limit| limit.value());
         let working_set = working_set.and_then(|bytes| i64::try_from(bytes).ok());
-        pod_memory_working_set.get_or_create(&labels).set(working_set);
-        pod_memory_request.get_or_create(&labels).set(Some(request).filter(|bytes| *bytes > 0));
-        pod_memory_limit.get_or_create(&labels).set(limit);
-        let PodLabels { namespace, pod } = labels;
+        pod_memory_working_set.with(labels.clone()).set(working_set);
+        pod_memory_request.with(labels.clone()).set(Some(request).filter(|bytes| *bytes > 0));
+        pod_memory_limit.with(labels.clone()).set(limit);
+        let [namespace, pod] = labels;
         if let Some(rank) = rank.and_then(|rank| i64::try_from(rank).ok()) {
-            metrics
-                .pod_eviction_rank
-                .get_or_create(&RankLabels { eviction_signal, namespace, pod })
-                .set(rank);
+            let signal = Signal::MemoryAvailable.name().into();
+            metrics.pod_eviction_rank.with([signal, namespace, pod]).set(rank);
         }
     }
 }
@@ -94,6 +90,7 @@ pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::Form;
     use eviction_core::disk_layout::DiskLayout;
     use eviction_core::fixture::{at, container, limits, list, memory_of, pod, policy, set, snapshot};
     use eviction_core::pod::{Pod, Resources};
@@ -110,7 +107,7 @@ mod tests {
 
     /// The lines of the metrics of pods, without their prefix.
     fn series(metrics: &Metrics) -> Vec<String> {
-        let text = metrics.encode().unwrap();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("eviction_agent_pod_"));
         lines.map(str::to_owned).collect()
     }

@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::telemetry::metrics::{Metrics, PodLabels};
+use crate::telemetry::metrics::{Label, Metrics};
 
 use eviction_core::pods::KnownPod;
 use eviction_node::clock::Instant;
 
 /// How long the series of a pod stay after nothing was heard of it: some scrapes.
 const KEPT_NS: u64 = 5 * 60 * 1_000_000_000;
+
+/// The labels of a pod's series.
+pub(crate) fn pod_labels(namespace: &str, pod: &str) -> [Label; 2] {
+    [namespace.to_owned().into(), pod.to_owned().into()]
+}
 
 /// What the tasks of a pod did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +75,7 @@ struct PodRates {
 /// The pods of which something is exported.
 #[derive(Debug, Default)]
 pub(crate) struct PodRateExporter {
-    pods: BTreeMap<PodLabels, PodRates>,
+    pods: BTreeMap<[Label; 2], PodRates>,
     before_ns: Option<u64>,
 }
 
@@ -78,10 +83,8 @@ impl PodRateExporter {
     pub(crate) fn take(&mut self, deltas: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
         let interval_ns = self.before_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
         for PodTaskDelta { pod, activity } in deltas {
-            let labels = pod.map_or_else(PodLabels::default, |known| PodLabels {
-                namespace: known.pod.namespace.to_string(),
-                pod: known.pod.name.to_string(),
-            });
+            let labels =
+                pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name)).unwrap_or_default();
             export(&labels, activity, metrics);
             let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(activity, ns));
             self.pods.insert(labels, PodRates { heard_ns: at.mono_ns, rates });
@@ -96,7 +99,7 @@ impl PodRateExporter {
     }
 
     /// Of each pod that was in direct reclaim in the last interval, the part of the time.
-    pub(crate) fn stalls(&self) -> BTreeMap<PodLabels, f64> {
+    pub(crate) fn stalls(&self) -> BTreeMap<[Label; 2], f64> {
         let of_now = self.pods.iter().filter(|(_, pod)| self.before_ns == Some(pod.heard_ns));
         let stalls = of_now.filter_map(|(labels, pod)| Some((labels.clone(), pod.rates?.reclaim_stall)));
         stalls.filter(|(_, stall)| *stall > 0.0).collect()
@@ -104,8 +107,7 @@ impl PodRateExporter {
 
     /// What this pod did in the last interval.
     pub(crate) fn rates(&self, namespace: &str, pod: &str) -> Option<Rates> {
-        let labels = PodLabels { namespace: namespace.to_owned(), pod: pod.to_owned() };
-        let PodRates { heard_ns, rates } = self.pods.get(&labels)?;
+        let PodRates { heard_ns, rates } = self.pods.get(&pod_labels(namespace, pod))?;
         (self.before_ns == Some(*heard_ns)).then_some(*rates).flatten()
     }
 }
@@ -121,15 +123,15 @@ impl Rates {
     }
 }
 
-fn export(labels: &PodLabels, activity: PodActivity, metrics: &Metrics) {
+fn export(pod: &[Label; 2], activity: PodActivity, metrics: &Metrics) {
     let PodActivity { forks, execs, exits, reclaims, stalled_ns, reclaimed } = activity;
-    metrics.pod_forks.get_or_create(labels).inc_by(forks);
-    metrics.pod_execs.get_or_create(labels).inc_by(execs);
-    metrics.pod_exits.get_or_create(labels).inc_by(exits);
+    metrics.pod_forks.with(pod.clone()).inc_by(forks);
+    metrics.pod_execs.with(pod.clone()).inc_by(execs);
+    metrics.pod_exits.with(pod.clone()).inc_by(exits);
     #[expect(clippy::cast_precision_loss, reason = "seconds to the microsecond for years")]
-    metrics.pod_reclaim_stall.get_or_create(labels).inc_by(stalled_ns as f64 / 1e9);
-    metrics.pod_reclaims.get_or_create(labels).inc_by(reclaims);
-    metrics.pod_reclaimed.get_or_create(labels).inc_by(reclaimed);
+    metrics.pod_reclaim_stall.with(pod.clone()).inc_by(stalled_ns as f64 / 1e9);
+    metrics.pod_reclaims.with(pod.clone()).inc_by(reclaims);
+    metrics.pod_reclaimed.with(pod.clone()).inc_by(reclaimed);
 }
 
 #[cfg(test)]
@@ -137,6 +139,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::telemetry::metrics::Form;
     use eviction_core::fixture::{pod, policy};
     use eviction_core::pods::KnownPod;
     use eviction_node::clock::Clock;
@@ -156,20 +159,20 @@ mod tests {
             PodActivity { forks: 30, reclaims: 2, stalled_ns: SECOND / 2, ..PodActivity::default() };
         deltas.take(vec![tally("web", activity)], clock.at(SECOND), &metrics);
         deltas.take(vec![tally("web", activity)], clock.at(11 * SECOND), &metrics);
-        let text = metrics.encode().unwrap();
-        let pod = deltas.pods.keys().next().unwrap().clone();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
+        let [namespace, pod] = deltas.pods.keys().next().unwrap().clone();
         let series = |name: &str, value: &str| {
-            format!("eviction_agent_{name}{{namespace=\"{}\",pod=\"{}\"}} {value}\n", pod.namespace, pod.pod)
+            format!("eviction_agent_{name}{{namespace=\"{namespace}\",pod=\"{pod}\"}} {value}\n")
         };
         assert!(text.contains(&series("pod_forks_total", "60")), "{text}");
         assert!(text.contains(&series("pod_reclaim_stall_seconds_total", "1.0")), "{text}");
-        let rates = deltas.rates(&pod.namespace, &pod.pod).unwrap();
+        let rates = deltas.rates(&namespace, &pod).unwrap();
         assert_eq!(rates, Rates { forks_per_second: 3.0, reclaim_stall: 0.05 });
 
         deltas.take(Vec::new(), clock.at(12 * SECOND), &metrics);
-        assert_eq!(deltas.rates(&pod.namespace, &pod.pod), None, "nothing of the last interval");
-        assert!(metrics.encode().unwrap().contains("pod=\""));
+        assert_eq!(deltas.rates(&namespace, &pod), None, "nothing of the last interval");
+        assert!(metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
         deltas.take(Vec::new(), clock.at(11 * SECOND + KEPT_NS), &metrics);
-        assert!(!metrics.encode().unwrap().contains("pod=\""));
+        assert!(!metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
     }
 }

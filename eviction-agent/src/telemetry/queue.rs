@@ -9,7 +9,7 @@ use std::sync::Arc;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::telemetry::metrics::{Metrics, Queue};
+use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
 use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated};
 use eviction_core::pod::PodName;
@@ -124,7 +124,7 @@ impl TelemetryQueue {
             TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
         });
         let decisions = Arc::new(Semaphore::new(DECISIONS));
-        Ok((Self { queue, decisions, dropped: metrics.dropped(Queue::Events) }, receiver))
+        Ok((Self { queue, decisions, dropped: metrics.telemetry_dropped.with(["events"]) }, receiver))
     }
 
     /// Never waits: what does not fit is dropped and counted.

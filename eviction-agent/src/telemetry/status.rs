@@ -1,10 +1,10 @@
 //! Event lines and metrics of what a decision says beside its evaluation: signals that are unavailable,
 //! rejected readings, and changed configurations.
 
-use crate::telemetry::metrics::{ImplausibleLabels, Metrics, SignalLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::signal::Signal;
-use eviction_core::signal_filter::{Implausible, RejectedReading};
+use eviction_core::signal_filter::RejectedReading;
 
 use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
 use eviction_node::clock::Clock;
@@ -17,25 +17,13 @@ pub(crate) struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Makes the series of all signals.
-    pub(crate) fn new(metrics: &Metrics) -> Self {
-        for eviction_signal in Signal::ALL.map(Signal::name) {
-            metrics.signal_unavailable.get_or_create(&SignalLabels { eviction_signal });
-            for reason in Implausible::NAMES {
-                metrics.implausible_readings.get_or_create(&ImplausibleLabels { eviction_signal, reason });
-            }
-        }
-        Self::default()
-    }
-
     /// The events of a decision that the one before did not have.
     pub(crate) fn update(&mut self, record: &DecisionRecord, metrics: &Metrics, clock: &Clock) -> Vec<Event> {
         let mut events = Vec::new();
         for signal in Signal::ALL {
             let is_unavailable = record.unavailable.contains(&signal);
             if is_unavailable != self.unavailable.contains(&signal) {
-                let labels = SignalLabels { eviction_signal: signal.name() };
-                metrics.signal_unavailable.get_or_create(&labels).set(i64::from(is_unavailable));
+                metrics.signal_unavailable.with([signal.name()]).set(i64::from(is_unavailable));
                 let state = if is_unavailable { "unavailable" } else { "available" };
                 events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
             }
@@ -57,8 +45,7 @@ impl EngineStatus {
 
 fn rejected(reading: &RejectedReading, metrics: &Metrics) -> Event {
     let RejectedReading { signal, available, capacity, why } = *reading;
-    let labels = ImplausibleLabels { eviction_signal: signal.name(), reason: why.name() };
-    metrics.implausible_readings.get_or_create(&labels).inc();
+    metrics.implausible_readings.with([signal.name(), why.name()]).inc();
     Event::ReadingRejected(ReadingRejected { signal: signal.name(), reason: why.name(), available, capacity })
 }
 
@@ -78,12 +65,12 @@ fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::Form;
 
     #[test]
     fn series_of_signals_exist_before_their_first_event() {
         let metrics = Metrics::new("0", "0");
-        let _status = EngineStatus::new(&metrics);
-        let text = metrics.encode().unwrap();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
         for signal in Signal::ALL.map(Signal::name) {
             let labels = format!("eviction_signal=\"{signal}\"");
             assert!(text.contains(&format!("eviction_agent_signal_unavailable{{{labels}}} 0\n")), "{text}");

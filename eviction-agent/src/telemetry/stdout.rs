@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::telemetry::metrics::{Metrics, Queue};
+use crate::telemetry::metrics::Metrics;
 
 use crate::error::Failure;
 
@@ -44,7 +44,7 @@ impl Printer {
     /// Has a line written, or loses it.
     pub(crate) fn print(&self, line: String) {
         if self.lines.try_send(line).is_err() {
-            self.metrics.dropped(Queue::Output).inc();
+            self.metrics.telemetry_dropped.with(["output"]).inc();
         }
     }
 
@@ -64,7 +64,7 @@ fn print(mut out: impl Write, lines: &mut Receiver<String>, metrics: &Metrics) {
             was_lost = false;
             return;
         };
-        metrics.dropped(Queue::Output).inc_by(lines.lines().count() as u64);
+        metrics.telemetry_dropped.with(["output"]).inc_by(lines.lines().count() as u64);
         if !std::mem::replace(&mut was_lost, true) {
             tracing::warn!(%error, "lines cannot be written: they are lost, and counted");
         }
@@ -123,7 +123,7 @@ mod tests {
         printer.finish();
         let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
-        assert_eq!(metrics.dropped(Queue::Output).get(), 0);
+        assert_eq!(metrics.telemetry_dropped.with(["output"]).get(), 0);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let printer = Printer::start(full, Arc::clone(&metrics)).unwrap();
         (0..10).for_each(|number| printer.print(number.to_string()));
         printer.finish();
-        assert_eq!(metrics.dropped(Queue::Output).get(), 10);
+        assert_eq!(metrics.telemetry_dropped.with(["output"]).get(), 10);
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
         let printer = Printer::start(page.clone(), Arc::clone(&metrics)).unwrap();
         let many = 2 * LINES as u64 + 1000;
         (0..many).for_each(|number| printer.print(number.to_string()));
-        let dropped = metrics.dropped(Queue::Output).get();
+        let dropped = metrics.telemetry_dropped.with(["output"]).get();
         assert!(dropped > 0 && dropped < many, "{dropped} of {many}");
         drop(stopped);
         printer.finish();

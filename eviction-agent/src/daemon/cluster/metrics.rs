@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::telemetry::metrics::{
-    EventLabels, KindLabels, Metrics, NoLabels, PatchLabels, RequestLabels, ResourceLabels, WatchLabels,
-    unix_now,
-};
+use crate::telemetry::metrics::{Label, Metrics, unix_now};
 use eviction_kube::events::{EventResult, Reason};
 use eviction_kube::{Code, MetricEvent, Observer, PATCH_KINDS, PATCH_RESULTS, WatchEvent};
 
@@ -13,32 +10,29 @@ use eviction_kube::{Code, MetricEvent, Observer, PATCH_KINDS, PATCH_RESULTS, Wat
 pub(crate) fn observer(metrics: Arc<Metrics>) -> Observer {
     Observer::new(move |event| match event {
         MetricEvent::Request { operation, code } => {
-            let labels = RequestLabels { operation, code: code.to_string() };
-            metrics.kube_api_requests.get_or_create(&labels).inc();
+            metrics.kube_api_requests.with([operation.into(), Label::from(code.to_string())]).inc();
             if let Code::Status(_) = code {
-                metrics.kube_api_last_response.get_or_create(&NoLabels {}).set(unix_now());
+                metrics.kube_api_last_response.set_f64(Some(unix_now()));
             }
         }
         MetricEvent::Watch(resource, event) => {
-            let labels = WatchLabels { resource, event: event.name() };
-            metrics.kube_watch_events.get_or_create(&labels).inc();
+            metrics.kube_watch_events.with([resource, event.name()]).inc();
         }
         MetricEvent::Received(resource) => {
-            metrics.kube_watch_last_event.get_or_create(&ResourceLabels { resource }).set(unix_now());
+            metrics.kube_watch_last_event.with([resource]).set(unix_now());
         }
         MetricEvent::Objects(resource, objects) => {
             let objects = i64::try_from(objects).unwrap_or(i64::MAX);
-            metrics.kube_watch_objects.get_or_create(&ResourceLabels { resource }).set(objects);
+            metrics.kube_watch_objects.with([resource]).set(objects);
         }
         MetricEvent::Event(reason, result, times) => {
-            let labels = EventLabels { reason, result };
-            metrics.kube_events.get_or_create(&labels).inc_by(times);
+            metrics.kube_events.with([reason, result]).inc_by(times);
         }
         MetricEvent::Patch(kind, result) => {
-            metrics.node_status_patches.get_or_create(&PatchLabels { kind, result }).inc();
+            metrics.node_status_patches.with([kind, result]).inc();
         }
         MetricEvent::OutOfSync(kind, is_out) => {
-            metrics.node_status_out_of_sync.get_or_create(&KindLabels { kind }).set(i64::from(is_out));
+            metrics.node_status_out_of_sync.with([kind]).set(i64::from(is_out));
         }
     })
 }
@@ -46,9 +40,9 @@ pub(crate) fn observer(metrics: Arc<Metrics>) -> Observer {
 /// Begins the series of the watches at 0.
 pub(crate) fn begin_watches(metrics: &Metrics) {
     for resource in ["pods", "nodes"] {
-        metrics.kube_watch_objects.get_or_create(&ResourceLabels { resource });
+        metrics.kube_watch_objects.with([resource]);
         for event in WatchEvent::ALL.map(WatchEvent::name) {
-            metrics.kube_watch_events.get_or_create(&WatchLabels { resource, event });
+            metrics.kube_watch_events.with([resource, event]);
         }
     }
 }
@@ -57,7 +51,7 @@ pub(crate) fn begin_watches(metrics: &Metrics) {
 pub(super) fn begin_events(metrics: &Metrics) {
     for reason in Reason::ALL.map(Reason::name) {
         for result in EventResult::ALL.map(EventResult::name) {
-            metrics.kube_events.get_or_create(&EventLabels { reason, result });
+            metrics.kube_events.with([reason, result]);
         }
     }
 }
@@ -65,9 +59,9 @@ pub(super) fn begin_events(metrics: &Metrics) {
 /// Begins the series of patches of the node at 0.
 pub(super) fn begin_patches(metrics: &Metrics) {
     for kind in PATCH_KINDS {
-        metrics.node_status_out_of_sync.get_or_create(&KindLabels { kind });
+        metrics.node_status_out_of_sync.with([kind]);
         for result in PATCH_RESULTS {
-            metrics.node_status_patches.get_or_create(&PatchLabels { kind, result });
+            metrics.node_status_patches.with([kind, result]);
         }
     }
 }
@@ -99,7 +93,7 @@ mod tests {
         observer.observe(MetricEvent::Event("Evicted", "created", 2));
         observer.observe(MetricEvent::Watch("pods", WatchEvent::Listed));
         assert_eq!(series(), all);
-        let of = |result| metrics.kube_events.get_or_create(&EventLabels { reason: "Evicted", result }).get();
+        let of = |result| metrics.kube_events.with(["Evicted", result]).get();
         assert_eq!((of("created"), of("refused")), (2, 0));
     }
 
@@ -109,14 +103,12 @@ mod tests {
         let observer = observer(Arc::clone(&metrics));
         let operation = "evict_pod";
         observer.observe(MetricEvent::Request { operation, code: Code::Unsent });
-        assert!(metrics.kube_api_last_response.is_empty(), "there was none");
+        assert_eq!(metrics.kube_api_last_response.get(), None, "there was none");
         for status in [201, 429, 429] {
             observer.observe(MetricEvent::Request { operation, code: Code::Status(status) });
         }
-        let of = |code: &str| {
-            metrics.kube_api_requests.get_or_create(&RequestLabels { operation, code: code.to_owned() }).get()
-        };
+        let of = |code: &str| metrics.kube_api_requests.with([operation.to_owned(), code.to_owned()]).get();
         assert_eq!((of("201"), of("429"), of("unsent")), (1, 2, 1));
-        assert_eq!(metrics.kube_api_last_response.len(), 1);
+        assert!(metrics.kube_api_last_response.get().is_some());
     }
 }

@@ -6,16 +6,12 @@
 
 use prometheus_client::metrics::counter::Counter;
 
-use crate::telemetry::metrics::{
-    Family, IntGauge, LimitLabels, MeasureLabels, Metrics, OptionalGauge, OptionalSeconds, ProgramLabels,
-    ReasonLabels, SignalLabels, ThresholdLabels, ThresholdValueLabels, TriggerLabels,
-};
-use eviction_bpf::{self, withheld_reasons};
+use crate::telemetry::metrics::{IntGauge, Metrics, OptionalGauge};
 use eviction_core::oom::{AnomalyCounts, LimitScope};
 use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_core::signal::{Resource, Signal};
+use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_core::trend::Trend;
 use eviction_core::units::ThresholdValue;
@@ -67,37 +63,28 @@ struct ThresholdSeries {
     value: ThresholdValue,
     shown: OptionalGauge,
     /// Of the agent's own thresholds.
-    eta: Option<OptionalSeconds>,
+    eta: Option<OptionalGauge>,
     /// What the value comes to at the capacity of the last reading.
     met_below: i64,
 }
 
 impl Gauges {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        make_series(metrics);
-        let syncs = |trigger: Trigger| {
-            let labels = TriggerLabels { trigger: trigger.name() };
-            metrics.syncs.get_or_create(&labels)
-        };
-        let limits = |owner: LimitScope| {
-            let labels = |state| LimitLabels { level: owner.name(), state };
-            LIMIT_STATES.map(|state| metrics.memory_limits.get_or_create(&labels(state)))
-        };
+        for reason in KernelKillIdle::all().map(KernelKillIdle::name) {
+            metrics.kernel_kill_not_armed.with([reason]);
+        }
+        let limits =
+            |owner: LimitScope| LIMIT_STATES.map(|state| metrics.memory_limits.with([owner.name(), state]));
         let transitions = |owner: LimitScope| {
-            let labels = |state| LimitLabels { level: owner.name(), state };
-            ["near", "away"].map(|state| metrics.memory_limit_transitions.get_or_create(&labels(state)))
+            ["near", "away"].map(|state| metrics.memory_limit_transitions.with([owner.name(), state]))
         };
-        let anomalies = |reason| metrics.oom_record_anomalies.get_or_create(&ReasonLabels { reason });
         Self {
-            syncs: Trigger::ALL.map(syncs),
+            syncs: Trigger::ALL.map(|trigger| metrics.syncs.with([trigger.name()])),
             signals: Signal::ALL.map(|signal| SignalSeries::new(metrics, signal)),
-            by_measure: MEASURES.map(|measure| {
-                let measure = measure_name(measure);
-                metrics.memory_available.get_or_create(&MeasureLabels { measure })
-            }),
+            by_measure: MEASURES.map(|measure| metrics.memory_available.with([measure_name(measure)])),
             limits: OWNERS.map(limits),
             transitions: OWNERS.map(transitions),
-            anomalies: ANOMALIES.map(anomalies),
+            anomalies: ANOMALIES.map(|reason| metrics.oom_record_anomalies.with([reason])),
         }
     }
 
@@ -120,13 +107,13 @@ impl Gauges {
     /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
     /// configuration changes.
     pub(crate) fn follow(&mut self, policy: &Policy, metrics: &Metrics) {
-        let labels_of = |threshold: &Threshold| ThresholdLabels {
-            eviction_signal: threshold.signal.name(),
-            threshold: if threshold.is_hard() { "hard" } else { "soft" },
+        let labels_of = |threshold: &Threshold| {
+            [threshold.signal.name(), if threshold.is_hard() { "hard" } else { "soft" }]
         };
         let wanted: Vec<_> = policy.thresholds.iter().map(labels_of).collect();
-        metrics.threshold_met.retain(|labels| wanted.contains(labels));
-        metrics.threshold_eta.retain(|labels| wanted.contains(labels));
+        for family in [&metrics.threshold_met, &metrics.threshold_eta] {
+            family.retain(|labels| wanted.iter().any(|it| it == labels));
+        }
         for family in [&metrics.threshold_bytes, &metrics.threshold_inodes, &metrics.threshold_pids] {
             family.retain(|_| false);
         }
@@ -139,17 +126,11 @@ impl Gauges {
             let eta = (source == "agent").then(|| {
                 let met = OptionalGauge::only_with(&series.available);
                 met.set(Some(0));
-                metrics.threshold_met.get_or_insert(labels.clone(), met);
-                metrics.threshold_eta.get_or_create(&labels)
+                metrics.threshold_met.add(labels, met);
+                metrics.threshold_eta.with(labels)
             });
-            let ThresholdLabels { eviction_signal, threshold: kind } = labels;
-            let labels = ThresholdValueLabels { eviction_signal, threshold: kind, source };
-            let family = match threshold.signal.resource() {
-                Resource::Memory | Resource::EphemeralStorage => &metrics.threshold_bytes,
-                Resource::Inodes => &metrics.threshold_inodes,
-                Resource::Pids => &metrics.threshold_pids,
-            };
-            let shown = family.get_or_create(&labels);
+            let [signal, kind] = labels;
+            let shown = metrics.of_signal(threshold.signal).thresholds.with([signal, kind, source]);
             let value = threshold.value.clone();
             let mut of_threshold = ThresholdSeries { value, shown, eta, met_below: 0 };
             of_threshold.resolve(series.capacity.get());
@@ -206,41 +187,13 @@ fn measure_name(measure: MemoryMeasure) -> &'static str {
     }
 }
 
-fn make_series(metrics: &Metrics) {
-    for source in eviction_bpf::EventClass::ALL.map(eviction_bpf::EventClass::name) {
-        metrics.bpf_program_runs_missed.get_or_create(&ProgramLabels { source });
-    }
-    for reason in withheld_reasons() {
-        metrics.kernel_kill_suppressed.get_or_create(&ReasonLabels { reason });
-    }
-    for reason in KernelKillIdle::all().map(KernelKillIdle::name) {
-        metrics.kernel_kill_not_armed.get_or_create(&ReasonLabels { reason });
-    }
-}
-
 impl SignalSeries {
     fn new(metrics: &Metrics, signal: Signal) -> Self {
-        let labels = SignalLabels { eviction_signal: signal.name() };
-        let of = |[bytes, inodes, pids]: [&Family<SignalLabels, OptionalGauge>; 3]| {
-            match signal.resource() {
-                Resource::Memory | Resource::EphemeralStorage => bytes,
-                Resource::Inodes => inodes,
-                Resource::Pids => pids,
-            }
-            .get_or_create(&labels)
-        };
+        let families = metrics.of_signal(signal);
         Self {
-            errors: metrics.signal_read_errors.get_or_create(&labels),
-            available: of([
-                &metrics.signal_available_bytes,
-                &metrics.signal_available_inodes,
-                &metrics.signal_available_pids,
-            ]),
-            capacity: of([
-                &metrics.signal_capacity_bytes,
-                &metrics.signal_capacity_inodes,
-                &metrics.signal_capacity_pids,
-            ]),
+            errors: metrics.signal_read_errors.with([signal.name()]),
+            available: families.available.with([signal.name()]),
+            capacity: families.capacity.with([signal.name()]),
             thresholds: Vec::new(),
             trend: Trend::default(),
         }
@@ -299,7 +252,7 @@ impl ThresholdSeries {
         let Some(eta) = &self.eta else { return };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let left = available.saturating_sub(self.met_below).max(0) as f64;
-        eta.set(Some(match per_second {
+        eta.set_f64(Some(match per_second {
             _ if left == 0.0 => 0.0,
             falling if falling < 0.0 => left / -falling,
             _ => f64::INFINITY,
@@ -310,7 +263,9 @@ impl ThresholdSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::Form;
     use eviction_core::fixture::{hard, policy};
+    use eviction_core::signal::Resource;
 
     #[test]
     fn each_trigger_has_its_place() {
@@ -324,7 +279,7 @@ mod tests {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
         let samples = || {
-            let text = metrics.encode().unwrap();
+            let text = metrics.encode(Form::OpenMetrics).unwrap();
             let lines =
                 text.lines().filter_map(|line| line.strip_prefix("eviction_agent_memory_available_bytes{"));
             lines.map(str::to_owned).collect::<Vec<_>>()
@@ -353,7 +308,8 @@ mod tests {
             let at = Timestamp::default();
             let quarter = hard(signal, "25%");
             gauges.follow(&policy(vec![quarter]), &metrics);
-            let has = |line: String| metrics.encode().unwrap().lines().any(|found| found == line);
+            let has =
+                |line: String| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
             let available = |value: &str| {
                 format!(
                     "eviction_agent_signal_available_{}{{eviction_signal=\"{signal}\"}}{value}",
@@ -364,13 +320,16 @@ mod tests {
             let errors = |count: u32| {
                 format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
             };
-            assert!(!metrics.encode().unwrap().contains(&available("")), "{signal}: it was never known");
+            assert!(
+                !metrics.encode(Form::OpenMetrics).unwrap().contains(&available("")),
+                "{signal}: it was never known"
+            );
             gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
             assert!(has(errors(0)), "{signal}: it was never there");
             gauges.reading(signal, Reading::Known(7), 9, at);
             assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
             gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
-            let text = metrics.encode().unwrap();
+            let text = metrics.encode(Form::OpenMetrics).unwrap();
             assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
             assert!(
                 !text.lines().any(|line| line.starts_with("eviction_agent_threshold")),
@@ -389,7 +348,7 @@ mod tests {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
         gauges.count_sync(Trigger::Timer);
-        let text = metrics.encode().unwrap();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");
     }
@@ -402,33 +361,38 @@ mod tests {
         let mut policy = policy(vec![hard(signal, "200")]);
         policy.kubelet_thresholds = vec![hard(signal, "10%")];
         gauges.follow(&policy, &metrics);
-        let sample = |line: &str| metrics.encode().unwrap().lines().any(|found| found == line);
+        let sample =
+            |line: &str| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
         let of = |source: &str| {
             format!(
                 "eviction_agent_threshold_bytes{{eviction_signal=\"{signal}\",threshold=\"hard\",source=\"{source}\"}}"
             )
         };
-        assert!(sample(&format!("{} 200", of("agent"))), "{}", metrics.encode().unwrap());
-        assert!(!metrics.encode().unwrap().contains(&of("kubelet")), "a share of what is not known");
-        let eta = metrics
-            .threshold_eta
-            .get_or_create(&ThresholdLabels { eviction_signal: signal.name(), threshold: "hard" });
+        assert!(sample(&format!("{} 200", of("agent"))), "{}", metrics.encode(Form::OpenMetrics).unwrap());
+        assert!(
+            !metrics.encode(Form::OpenMetrics).unwrap().contains(&of("kubelet")),
+            "a share of what is not known"
+        );
+        let eta = metrics.threshold_eta.with([signal.name(), "hard"]);
         for second in 0..10 {
             let at = Timestamp::from_second(100 + second).unwrap();
             gauges.reading(signal, Reading::Known(900), 1000, at);
         }
         assert!(sample(&format!("{} 100", of("kubelet"))));
-        assert_eq!(eta.get(), Some(f64::INFINITY), "nothing grows");
+        assert_eq!(eta.get_f64(), Some(f64::INFINITY), "nothing grows");
         for second in 0..20 {
             let at = Timestamp::from_second(200 + second).unwrap();
             gauges.reading(signal, Reading::Known(900 - 10 * second), 1000, at);
         }
-        let left = eta.get().unwrap();
+        let left = eta.get_f64().unwrap();
         assert!((50.0..53.0).contains(&left), "{left}");
         gauges.reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
-        assert_eq!(eta.get(), Some(0.0), "it is met");
+        assert_eq!(eta.get_f64(), Some(0.0), "it is met");
         policy.thresholds.clear();
         gauges.follow(&policy, &metrics);
-        assert!(!metrics.encode().unwrap().contains(&of("agent")), "a threshold that is gone has no series");
+        assert!(
+            !metrics.encode(Form::OpenMetrics).unwrap().contains(&of("agent")),
+            "a threshold that is gone has no series"
+        );
     }
 }

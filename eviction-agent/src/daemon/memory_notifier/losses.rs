@@ -1,7 +1,7 @@
 //! What the BPF programs did not report, counted.
 
 use crate::telemetry::event_log::BpfEventsLost;
-use crate::telemetry::metrics::{MapLabels, Metrics, ProgramLabels, ReasonLabels, TypeLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{BpfHandle, Counter, Drained, EventClass, LossCounters, WITHHELD_REASONS};
 
 /// The counters of the programs as they were exported last.
@@ -40,7 +40,7 @@ impl ProgramCounters {
         for ((reason, sum), before) in suppressed.into_iter().zip(&mut self.suppressed) {
             let more = grown(sum, before);
             if more > 0 {
-                metrics.kernel_kill_suppressed.get_or_create(&ReasonLabels { reason }).inc_by(more);
+                metrics.kernel_kill_suppressed.with([reason]).inc_by(more);
             }
         }
     }
@@ -52,8 +52,7 @@ impl ProgramCounters {
         for ((class, sum), before) in handle.runs_missed().into_iter().zip(&mut self.runs_missed) {
             let more = grown(sum, before);
             if more > 0 {
-                let labels = ProgramLabels { source: class.name() };
-                metrics.bpf_program_runs_missed.get_or_create(&labels).inc_by(more);
+                metrics.bpf_program_runs_missed.with([class.name()]).inc_by(more);
                 is_tree_missed |= class == EventClass::Cgroup;
             }
         }
@@ -65,11 +64,11 @@ impl ProgramCounters {
         let mut has_grown = self.invalid > self.invalid_published;
         self.invalid_published = self.invalid;
         for ((r#type, now), (_, before)) in lost.by_record().into_iter().zip(before.by_record()) {
-            metrics.bpf_events_lost.get_or_create(&TypeLabels { r#type }).inc_by(now.saturating_sub(before));
+            metrics.bpf_events_lost.with([r#type]).inc_by(now.saturating_sub(before));
             has_grown |= now > before;
         }
         for ((map, now), (_, before)) in lost.by_map().into_iter().zip(before.by_map()) {
-            metrics.bpf_map_full.get_or_create(&MapLabels { map }).inc_by(now.saturating_sub(before));
+            metrics.bpf_map_full.with([map]).inc_by(now.saturating_sub(before));
             has_grown |= now > before;
         }
         if has_grown {

@@ -20,7 +20,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::telemetry::metrics::{BackendLabels, Metrics};
+use crate::telemetry::metrics::{Metrics, backend_labels};
 use eviction_bpf::{BackendInfo, LoadOptions, load::load, online_cpus};
 use eviction_config::Probes;
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -106,7 +106,7 @@ impl BackendReporter {
             why,
             "a backend failed: the next one takes its place, and the timer goes on"
         );
-        self.metrics.backend_failures.get_or_create(&BackendLabels::new(source, backend)).inc();
+        self.metrics.backend_failures.with(backend_labels(source, backend)).inc();
     }
 }
 

@@ -12,7 +12,7 @@ use super::file::StateFile;
 use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver, Sender, channel};
 use crate::telemetry::decision_id::DecisionIds;
-use crate::telemetry::metrics::{Metrics, ResultLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
@@ -89,7 +89,7 @@ impl StateWriter {
                     Ok(content) => write(self.file.clone(), content).await,
                     Err(error) => Outcome::Failed(chain(&error)),
                 };
-                metrics.state_writes.get_or_create(&ResultLabels { result: outcome.name() }).inc();
+                metrics.state_writes.with([outcome.name()]).inc();
                 self.say(&outcome, &mut works);
                 done = kept.number;
                 self.written.send_replace(done);
@@ -152,7 +152,7 @@ impl DurableRevision {
         let is_late = tokio::time::timeout(PATIENCE, self.progress.wait_for(is_done)).await.is_err();
         if is_late {
             self.given_up = Some(*self.progress.borrow());
-            self.metrics.state_writes.get_or_create(&ResultLabels { result: "late" }).inc();
+            self.metrics.state_writes.with(["late"]).inc();
         }
     }
 }
@@ -197,8 +197,7 @@ mod tests {
             drop(sender);
             work.await.unwrap().unwrap();
             assert_eq!(decisions(&path), 20);
-            let late = ResultLabels { result: "late" };
-            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 0);
+            assert_eq!(metrics.state_writes.with(["late"]).get(), 0);
         });
     }
 
@@ -214,7 +213,7 @@ mod tests {
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             sender.send(kept(1)).unwrap();
             written.wait_for(1).await;
-            let of = |result| metrics.state_writes.get_or_create(&ResultLabels { result }).get();
+            let of = |result| metrics.state_writes.with([result]).get();
             assert_eq!((of("failed"), of("late")), (1, 0));
             drop(sender);
             work.await.unwrap().unwrap();
@@ -231,8 +230,7 @@ mod tests {
             for number in 1..10 {
                 written.wait_for(number).await;
             }
-            let late = ResultLabels { result: "late" };
-            assert_eq!(metrics.state_writes.get_or_create(&late).get(), 1);
+            assert_eq!(metrics.state_writes.with(["late"]).get(), 1);
         });
     }
 }

@@ -30,7 +30,7 @@ use crate::error::Failure;
 use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::http::Health;
-use crate::telemetry::metrics::{Metrics, Queue};
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryEvent;
 
 /// A SIGTERM ends the agent within a second; the control loop gets most of it.
@@ -121,7 +121,7 @@ impl Daemon {
 
     fn publish(&self, event: TelemetryEvent) {
         if self.events.try_send(event).is_err() {
-            self.metrics.dropped(Queue::Events).inc();
+            self.metrics.telemetry_dropped.with(["events"]).inc();
         }
     }
 

@@ -79,7 +79,7 @@ impl Daemon {
         let exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
         let (recorder, reports) = recording(&plan, &metrics)?.unzip();
         plan.recorder = recorder;
-        let mut exporter = exporter.live(live.clone()).recording(reports);
+        let exporter = exporter.live(live.clone()).recording(reports);
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let heartbeat = Heartbeat::new();

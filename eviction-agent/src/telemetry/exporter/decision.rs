@@ -1,6 +1,5 @@
 //! Event lines and metrics of a decision, from its record.
 
-use crate::telemetry::metrics::{ConditionLabels, SignalLabels, ThresholdLabels};
 use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::record::{
     DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
@@ -59,8 +58,7 @@ impl TelemetryExporter {
             self.metrics.reaction_latency.observe(latency as f64 / 1e9);
         }
         let Some(threshold) = evaluation.threshold_of(eviction) else { return };
-        let labels = SignalLabels { eviction_signal: threshold.signal.name() };
-        self.metrics.eviction_decisions.get_or_create(&labels).inc();
+        self.metrics.eviction_decisions.with([threshold.signal.name()]).inc();
         let available = evaluation.signal(threshold.signal).and_then(|signal| signal.available);
         let value = threshold.quantity.as_deref().and_then(whole_units);
         if let (Some(value), Some(available)) = (value, available)
@@ -120,11 +118,8 @@ impl TelemetryExporter {
                 self.known.insert(threshold.signal);
             }
             if self.known.contains(threshold.signal) {
-                let labels = ThresholdLabels {
-                    eviction_signal: threshold.signal.name(),
-                    threshold: hard_or_soft(threshold.is_hard()),
-                };
-                self.metrics.threshold_met.get_or_create(&labels).set(Some(i64::from(is_met)));
+                let labels = [threshold.signal.name(), hard_or_soft(threshold.is_hard())];
+                self.metrics.threshold_met.with(labels).set(Some(i64::from(is_met)));
             }
             let before = State::of(was_met, !self.lost.contains(&key));
             let state = before.next(is_met, reading.is_some());
@@ -160,8 +155,7 @@ impl TelemetryExporter {
         };
         for condition in CONDITIONS {
             let holds = now.contains(&condition);
-            let labels = ConditionLabels { condition: condition.name() };
-            self.metrics.node_condition.get_or_create(&labels).set(i64::from(holds));
+            self.metrics.node_condition.with([condition.name()]).set(i64::from(holds));
             let before =
                 status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
             let status = status(holds, unknown.contains(&condition));

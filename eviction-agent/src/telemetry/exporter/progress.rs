@@ -1,6 +1,6 @@
 //! The steps of an eviction: their results in lines and metrics.
 
-use crate::telemetry::metrics::{EvictionLabels, Metrics, ResultLabels};
+use crate::telemetry::metrics::Metrics;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate, Signalled};
 use eviction_core::signal::Signal;
 
@@ -34,15 +34,15 @@ impl TelemetryExporter {
             })
         );
         let (outcome, processes, why) = describe(step);
-        debug_assert!(ALL.contains(&outcome), "{outcome} is not among them");
-        self.metrics.eviction_results.get_or_create(&ResultLabels { result: outcome }).inc();
+        debug_assert!(RESULTS.contains(&outcome), "{outcome} is not among them");
+        self.metrics.eviction_results.with([outcome]).inc();
         if !is_condition_patch {
             observe_duration(&self.metrics, outcome, at.mono_ns.saturating_sub(decided_mono_ns));
         }
         if outcome == TERMINATED && !is_condition_patch {
             let eviction_signal = signal.map_or("", Signal::name);
             let namespace = self.metrics.namespace(&pod.namespace);
-            self.metrics.evictions.get_or_create(&EvictionLabels { eviction_signal, namespace }).inc();
+            self.metrics.evictions.with([eviction_signal.into(), namespace]).inc();
         }
         let event = event_log::EvictionProgress {
             id,
@@ -62,18 +62,18 @@ impl TelemetryExporter {
 const TERMINATED: &str = "terminated";
 
 /// Results after which there is nothing more to do for an eviction; a dry run ends none.
-pub(super) const ENDS: [&str; 4] = [TERMINATED, "replaced", "processes_remaining", "abandoned"];
+pub(crate) const ENDS: [&str; 4] = [TERMINATED, "replaced", "processes_remaining", "abandoned"];
 
 /// Observes how long an eviction took, if this result is its end.
 fn observe_duration(metrics: &Metrics, result: &'static str, took_ns: u64) {
     if ENDS.contains(&result) {
         #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
-        metrics.eviction_duration.get_or_create(&ResultLabels { result }).observe(took_ns as f64 / 1e9);
+        metrics.eviction_duration.with([result]).observe(took_ns as f64 / 1e9);
     }
 }
 
 /// What [`describe`] calls them, and [`ApiResult::name`].
-pub(super) const ALL: [&str; 16] = [
+pub(crate) const RESULTS: [&str; 16] = [
     "dry_run",
     "signalled",
     "killed",
@@ -185,15 +185,16 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::telemetry::metrics::Form;
     use eviction_core::pod::PodName;
 
     #[test]
     fn only_the_end_of_an_eviction_has_a_duration() {
         let metrics = Metrics::new("0", "0");
-        for result in ALL {
+        for result in RESULTS {
             observe_duration(&metrics, result, 1_500_000_000);
         }
-        let text = metrics.encode().unwrap();
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
         let sums: Vec<_> =
             text.lines().filter(|line| line.contains("eviction_duration_seconds_sum")).collect();
         let ends = ["abandoned", "processes_remaining", "replaced", "terminated"];

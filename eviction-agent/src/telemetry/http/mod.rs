@@ -2,7 +2,6 @@
 //!
 //! Served by hyper on the slow side: nothing here can delay a reaction.
 
-mod exposition;
 pub(crate) mod local;
 pub(crate) mod page;
 
@@ -16,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Form, Metrics};
 
 /// More would only be somebody's mistake; a scraper needs one.
 const MAX_CONNECTIONS: usize = 32;
@@ -170,12 +169,12 @@ fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -
 
 fn scrape(request: &Request<Incoming>, metrics: &Metrics) -> Response<Full<Bytes>> {
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    let Ok(body) = metrics.encode() else {
+    let form = Form::wanted(accept);
+    let Ok(body) = metrics.scrape(form) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n".to_owned());
     };
-    let form = exposition::Form::wanted(accept);
-    let mut response = Response::new(Full::new(Bytes::from(form.render(body))));
-    response.headers_mut().insert(CONTENT_TYPE, form.content_type());
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
     response
 }
 
@@ -189,9 +188,7 @@ fn health_response(result: Result<(), String>) -> Response<Full<Bytes>> {
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use events::EventRing;
 use eviction_core::explain::explain_rank;
 use eviction_core::pod::PodName;
-use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, RankingRecord};
+use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, RankingRecord, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
@@ -21,7 +21,7 @@ use serde::Serialize;
 use state::PodHistory;
 
 use crate::telemetry::event_log::Started;
-use crate::telemetry::metrics::{Metrics, PodLabels};
+use crate::telemetry::metrics::{Label, Metrics};
 
 /// An answer is made anew after so long: whoever asks more often gets the same bytes.
 const CACHED_NS: u64 = 250_000_000;
@@ -37,18 +37,9 @@ struct Inner {
     started: Option<Started>,
     events: EventRing,
     pods: PodHistory,
-    met: Vec<MetSince>,
+    thresholds: Vec<ThresholdRecord>,
     /// The last answer with the state, and when it was made.
     cached: Option<(u64, Bytes)>,
-}
-
-/// A threshold that is met.
-#[derive(Clone, Debug)]
-struct MetSince {
-    signal: &'static str,
-    is_hard: bool,
-    since: Timestamp,
-    grace_seconds: f64,
 }
 
 /// Why a question has no answer.
@@ -81,7 +72,7 @@ impl Live {
             started: None,
             events: EventRing::default(),
             pods: PodHistory::default(),
-            met: Vec::new(),
+            thresholds: Vec::new(),
             cached: None,
         })))
     }
@@ -103,20 +94,13 @@ impl Live {
         self.lock().pods.push(sample);
     }
 
-    pub(crate) fn stalls(&self, stalls: BTreeMap<PodLabels, f64>) {
+    pub(crate) fn stalls(&self, stalls: BTreeMap<[Label; 2], f64>) {
         self.lock().pods.stalls = stalls;
     }
 
-    /// Notes which thresholds are met.
+    /// Keeps since when thresholds are met.
     pub(crate) fn thresholds(&self, evaluation: &EvaluationRecord) {
-        let met = evaluation.thresholds.iter().filter_map(|threshold| {
-            let since = threshold.met?.first_seen;
-            let (signal, is_hard) = (threshold.signal.name(), threshold.is_hard());
-            #[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
-            let grace_seconds = threshold.grace_period.as_nanos() as f64 / 1e9;
-            Some(MetSince { signal, is_hard, since, grace_seconds })
-        });
-        self.lock().met = met.collect();
+        self.lock().thresholds.clone_from(&evaluation.thresholds);
     }
 
     /// The state as JSON.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use eviction_core::explain::forecast;
 use eviction_core::pods::{KnownPod, memory_limit};
 use eviction_core::reading::Reading;
-use eviction_core::record::{CandidateRecord, PodSample};
+use eviction_core::record::{CandidateRecord, PodSample, ThresholdRecord};
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::PodStats;
 use eviction_core::time::Timestamp;
@@ -14,7 +14,8 @@ use eviction_node::proc::pressure::parse_pressure;
 use serde::{Deserialize, Serialize};
 
 use super::Inner;
-use crate::telemetry::metrics::{Metrics, PodLabels, SignalLabels, ThresholdLabels};
+use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge, SignalFamilies};
+use crate::telemetry::pod_rates::pod_labels;
 
 /// It rises when a field is renamed, removed or changes its meaning.
 pub const STATE_VERSION: u32 = 1;
@@ -148,7 +149,7 @@ impl Inner {
                 .collect(),
             conditions: conditions
                 .filter(|(_, holds)| holds.get() == 1)
-                .map(|(labels, _)| labels.condition.to_owned())
+                .map(|([condition], _)| condition.into_owned())
                 .collect(),
             memory_pressure: memory_pressure(),
             pods_at: self.pods.newest().map(|sample| self.clock.shown(sample.at)),
@@ -160,58 +161,34 @@ impl Inner {
 
     /// Nothing of a signal that was never known and has no threshold.
     fn signal_state(&self, signal: Signal, metrics: &Metrics) -> Option<SignalState> {
-        let (available, capacity, values) = match signal.resource() {
-            Resource::Memory | Resource::EphemeralStorage => {
-                (&metrics.signal_available_bytes, &metrics.signal_capacity_bytes, &metrics.threshold_bytes)
-            }
-            Resource::Inodes => {
-                (&metrics.signal_available_inodes, &metrics.signal_capacity_inodes, &metrics.threshold_inodes)
-            }
-            Resource::Pids => {
-                (&metrics.signal_available_pids, &metrics.signal_capacity_pids, &metrics.threshold_pids)
-            }
+        let SignalFamilies { available, capacity, thresholds } = metrics.of_signal(signal);
+        let now = self.clock.now().wall;
+        let state = |([of, kind, source], value): ([Label; 3], OptionalGauge)| {
+            let value = value.get().filter(|_| of == signal.name())?;
+            let is_ours = source == "agent";
+            let find = |family: &Family<2, OptionalGauge>| family.find([&of, &kind].map(Label::clone));
+            let met = is_ours && find(&metrics.threshold_met).and_then(|it| it.get()) == Some(1);
+            let is_this = |it: &&ThresholdRecord| it.signal == signal && it.is_hard() == (kind == "hard");
+            let record = self.thresholds.iter().find(is_this).filter(|_| met);
+            let since = record.and_then(|it| it.met.as_ref()).map(|met| met.first_seen);
+            let eta = find(&metrics.threshold_eta).filter(|_| is_ours).and_then(|eta| eta.get_f64());
+            #[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
+            Some(ThresholdState {
+                threshold: kind.into_owned(),
+                source: source.into_owned(),
+                value,
+                met,
+                met_seconds: since.map(|since| now.duration_since(since).as_secs_f64()),
+                grace_seconds: since.and(record).map(|it| it.grace_period.as_nanos() as f64 / 1e9),
+                eta_seconds: eta.filter(|eta| eta.is_finite()),
+            })
         };
-        let labels = SignalLabels { eviction_signal: signal.name() };
-        let values = values.series().into_iter();
-        let thresholds =
-            values.filter(|(it, _)| it.eviction_signal == signal.name()).filter_map(|(it, value)| {
-                let labels = ThresholdLabels { eviction_signal: it.eviction_signal, threshold: it.threshold };
-                let is_ours = it.source == "agent";
-                let is_met = || metrics.threshold_met.find(&labels).and_then(|met| met.get()) == Some(1);
-                let eta = || {
-                    metrics
-                        .threshold_eta
-                        .find(&labels)
-                        .and_then(|eta| eta.get())
-                        .filter(|eta| eta.is_finite())
-                };
-                let met = is_ours && is_met();
-                let since = self
-                    .met
-                    .iter()
-                    .find(|met| met.signal == signal.name() && met.is_hard == (it.threshold == "hard"));
-                let since = since.filter(|_| met);
-                let now = self.clock.now().wall;
-                let seconds = |since: Timestamp| now.duration_since(since).as_secs_f64();
-                Some(ThresholdState {
-                    threshold: it.threshold.to_owned(),
-                    source: it.source.to_owned(),
-                    value: value.get()?,
-                    met,
-                    met_seconds: since.map(|met| seconds(met.since)),
-                    grace_seconds: since.map(|met| met.grace_seconds),
-                    eta_seconds: if is_ours { eta() } else { None },
-                })
-            });
-        let known = |family: &crate::telemetry::metrics::Family<
-            _,
-            crate::telemetry::metrics::OptionalGauge,
-        >| { family.find(&labels)?.get() };
+        let known = |family: &Family<1, OptionalGauge>| family.find([signal.name()])?.get();
         let state = SignalState {
             signal: signal.name().to_owned(),
             available: known(available),
             capacity: known(capacity),
-            thresholds: thresholds.collect(),
+            thresholds: thresholds.series().into_iter().filter_map(state).collect(),
         };
         (state.available.is_some() || !state.thresholds.is_empty()).then_some(state)
     }
@@ -225,7 +202,7 @@ const RATE_OVER_NS: i128 = 5_000_000_000;
 pub(crate) struct PodHistory {
     samples: [Option<Arc<PodSample>>; 3],
     /// Part of the time that the tasks of a pod were in direct reclaim.
-    pub(super) stalls: BTreeMap<PodLabels, f64>,
+    pub(super) stalls: BTreeMap<[Label; 2], f64>,
 }
 
 impl PodHistory {
@@ -264,7 +241,7 @@ impl PodHistory {
         let per_second = self.growth(sample, &pod.uid, usage);
         let left = limit.zip(usage).map(|(limit, usage)| limit.saturating_sub(usage).max(0));
         let eta = left.zip(per_second.filter(|rate| *rate > 0.0));
-        let labels = PodLabels { namespace: pod.namespace.to_string(), pod: pod.name.to_string() };
+        let labels = pod_labels(&pod.namespace, &pod.name);
         let containers = stats.into_iter().flat_map(PodStats::containers).map(|container| {
             let values = container.values();
             ContainerState {
@@ -290,8 +267,8 @@ impl PodHistory {
             limit_eta_seconds: eta.map(|(left, rate)| left as f64 / rate),
             disk_usage: sum(containers.iter().map(|it| it.disk_usage).chain(volumes)),
             containers,
-            namespace: labels.namespace,
-            pod: labels.pod,
+            namespace: pod.namespace.to_string(),
+            pod: pod.name.to_string(),
             pod_uid: pod.uid.to_string(),
             ..PodState::default()
         }

@@ -98,26 +98,23 @@ fn a_pod_is_explained_by_its_name_and_the_first_one_without() {
 
 #[test]
 fn thresholds_are_those_of_the_metrics() {
-    use crate::telemetry::metrics::{OptionalGauge, SignalLabels, ThresholdLabels, ThresholdValueLabels};
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
-    let eviction_signal = "memory.available";
-    metrics.signal_available_bytes.get_or_create(&SignalLabels { eviction_signal }).set(Some(700));
-    let set = |family: &crate::telemetry::metrics::Family<_, OptionalGauge>, threshold, source, value| {
-        family.get_or_create(&ThresholdValueLabels { eviction_signal, threshold, source }).set(Some(value));
-    };
-    set(&metrics.threshold_bytes, "hard", "agent", 500);
-    set(&metrics.threshold_bytes, "hard", "kubelet", 400);
-    let labels = ThresholdLabels { eviction_signal, threshold: "hard" };
-    metrics.threshold_eta.get_or_create(&labels).set(Some(12.0));
+    let signal = "memory.available";
+    metrics.signal_available_bytes.with([signal]).set(Some(700));
+    metrics.threshold_bytes.with([signal, "hard", "agent"]).set(Some(500));
+    metrics.threshold_bytes.with([signal, "hard", "kubelet"]).set(Some(400));
+    let (met, eta) =
+        (metrics.threshold_met.with([signal, "hard"]), metrics.threshold_eta.with([signal, "hard"]));
+    eta.set(Some(12));
     let of_agent = |state: NodeState| {
-        let signal = state.signals.into_iter().find(|it| it.signal == eviction_signal).unwrap();
+        let signal = state.signals.into_iter().find(|it| it.signal == signal).unwrap();
         assert_eq!(signal.thresholds.len(), 2);
         signal.thresholds.into_iter().find(|it| it.source == "agent").unwrap()
     };
     let threshold = of_agent(state(&live, &metrics));
     assert_eq!((threshold.value, threshold.met, threshold.eta_seconds), (500, false, Some(12.0)));
-    metrics.threshold_met.get_or_create(&labels).set(Some(1));
-    metrics.threshold_eta.get_or_create(&labels).set(Some(f64::INFINITY));
+    met.set(Some(1));
+    eta.set_f64(Some(f64::INFINITY));
     let threshold = of_agent(state(&live, &metrics));
     assert_eq!((threshold.met, threshold.eta_seconds), (true, None));
 }

@@ -1,52 +1,114 @@
-//! The text of all metrics: families by name, each counter with the time at which it began.
+//! The text of all metrics in the form that a scraper asks for: families by name.
+//!
+//! prometheus-client writes OpenMetrics without the times at which counters began. Older scrapers want Prometheus
+//! text 0.0.4, which has the same samples, but names a counter's family with its `_total`, has no units, no `info`
+//! type, no such times and no end mark.
 
 use std::fmt::Write as _;
 
 use super::family::CREATED;
 
-/// Sorts the families of what prometheus-client has written, and adds `_created` to counters.
-///
-/// A counter without labels is as old as the agent, `started`.
-pub(super) fn arrange(text: &str, started: f64) -> String {
-    let mut families: Vec<&str> = Vec::new();
-    let mut begin = 0;
-    for (at, _) in text.match_indices("# HELP ") {
-        // A label's value has no line break, so at the begin of a line this is no part of one.
-        if at > begin && text.as_bytes().get(at - 1) == Some(&b'\n') {
-            families.push(&text[begin..at]);
-            begin = at;
-        }
-    }
-    families.push(text[begin..].trim_end_matches("# EOF\n"));
-    families.sort_unstable_by_key(|family| family.lines().next());
-    let mut out = String::with_capacity(text.len() + text.len() / 2);
-    for family in families {
-        let is_counter = family.lines().any(|line| line.starts_with("# TYPE ") && line.ends_with(" counter"));
-        if is_counter {
-            counters(family, started, &mut out);
-        } else {
-            // OpenMetrics spells it so.
-            out.push_str(&family.replace(" inf\n", " +Inf\n"));
-        }
-    }
-    out.push_str("# EOF\n");
-    out
+/// The two forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// Prometheus text 0.0.4.
+    Prometheus,
 }
 
-fn counters(family: &str, started: f64, out: &mut String) {
-    for line in family.lines() {
-        if line.starts_with('#') {
-            let _infallible = writeln!(out, "{line}");
-            continue;
+impl Form {
+    /// By the `Accept` header: the form with the higher quality, the older one if none is named.
+    pub fn wanted(accept: Option<&str>) -> Self {
+        let (mut open, mut plain) = (0.0, 0.0);
+        for range in accept.unwrap_or_default().split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let quality = parts
+                .filter_map(|part| part.strip_prefix("q="))
+                .find_map(|value| value.parse::<f32>().ok())
+                .unwrap_or(1.0);
+            match media {
+                "application/openmetrics-text" => open = quality.max(open),
+                "text/plain" | "text/*" | "*/*" => plain = quality.max(plain),
+                _ => {}
+            }
         }
+        if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    /// The media type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// Rewrites what prometheus-client has written. A counter without labels is as old as the agent, `started`.
+    pub(super) fn rewrite(self, text: &str, started: f64) -> String {
+        let mut families: Vec<&str> = Vec::new();
+        let mut begin = 0;
+        for (at, _) in text.match_indices("# HELP ") {
+            // A label's value has no line break, so at the begin of a line this is no part of one.
+            if at > begin && text.as_bytes().get(at - 1) == Some(&b'\n') {
+                families.push(&text[begin..at]);
+                begin = at;
+            }
+        }
+        families.push(text[begin..].trim_end_matches("# EOF\n"));
+        families.sort_unstable_by_key(|family| family.lines().next());
+        let mut out = String::with_capacity(text.len() + text.len() / 2);
+        for family in families {
+            self.rewrite_family(family, started, &mut out);
+        }
+        if self == Self::OpenMetrics {
+            out.push_str("# EOF\n");
+        }
+        out
+    }
+
+    fn rewrite_family(self, family: &str, started: f64, out: &mut String) {
+        let kind = family.lines().find_map(|line| line.strip_prefix("# TYPE ")?.split(' ').nth(1));
+        let (suffix, old_kind) = match kind {
+            Some("counter") => ("_total", "counter"),
+            Some("info") => ("_info", "gauge"),
+            other => ("", other.unwrap_or("untyped")),
+        };
+        for line in family.lines() {
+            let mut words = line.splitn(4, ' ');
+            let _infallible = match (self, words.next(), words.next(), words.next(), words.next()) {
+                (Self::Prometheus, Some("#"), Some("HELP"), Some(name), help) => {
+                    writeln!(out, "# HELP {name}{suffix} {}", help.unwrap_or_default())
+                }
+                (Self::Prometheus, Some("#"), Some("TYPE"), Some(name), _) => {
+                    writeln!(out, "# TYPE {name}{suffix} {old_kind}")
+                }
+                (Self::Prometheus, Some("#"), ..) => Ok(()),
+                (Self::OpenMetrics, Some("#"), ..) => writeln!(out, "{line}"),
+                _ if kind == Some("counter") => self.counter(line, started, out),
+                // Both forms spell it so.
+                _ => writeln!(
+                    out,
+                    "{}",
+                    line.strip_suffix(" inf").map_or(line.to_owned(), |it| format!("{it} +Inf"))
+                ),
+            };
+        }
+    }
+
+    fn counter(self, line: &str, started: f64, out: &mut String) -> std::fmt::Result {
         let (series, created) = without_created(line);
-        let _infallible = writeln!(out, "{series}");
+        writeln!(out, "{series}")?;
+        if self == Self::Prometheus {
+            return Ok(());
+        }
         let name_end = series.find(['{', ' ']).unwrap_or(series.len());
         let labels_end = series.rfind(' ').unwrap_or(series.len());
         let name = series[..name_end].trim_end_matches("_total");
         let labels = &series[name_end..labels_end];
         let created = created.map_or_else(|| started.to_string(), str::to_owned);
-        let _infallible = writeln!(out, "{name}_created{labels} {created}");
+        writeln!(out, "{name}_created{labels} {created}")
     }
 }
 
@@ -68,17 +130,52 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_scraper_chooses_the_form() {
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(Form::wanted(Some(prometheus)), Form::OpenMetrics);
+        assert_eq!(Form::wanted(Some("text/plain;version=0.0.4")), Form::Prometheus);
+        assert_eq!(Form::wanted(Some("text/plain, application/openmetrics-text;q=0.1")), Form::Prometheus);
+        assert_eq!(Form::wanted(Some("application/openmetrics-text;q=0")), Form::Prometheus);
+        assert_eq!(Form::wanted(None), Form::Prometheus);
+    }
+
+    const WRITTEN: &str = "# HELP b_looks Looks.\n# TYPE b_looks counter\n\
+        b_looks_total{why=\"x # HELP a\",__created__=\"12.5\"} 3\n\
+        # HELP a_size Size.\n# TYPE a_size gauge\na_size 1\n\
+        # HELP a_runs Runs.\n# TYPE a_runs counter\na_runs_total 7\n\
+        # HELP a_build Version.\n# TYPE a_build info\na_build_info{version=\"1\"} 1\n\
+        # HELP a_wait_seconds Wait.\n# TYPE a_wait_seconds histogram\n# UNIT a_wait_seconds seconds\n\
+        a_wait_seconds_sum 0.5\n\
+        # HELP a_eta_seconds Left.\n# TYPE a_eta_seconds gauge\n# UNIT a_eta_seconds seconds\n\
+        a_eta_seconds{signal=\"s\"} inf\n# EOF\n";
+
+    #[test]
     fn metric_families_are_sorted_and_counters_have_their_creation_time() {
-        let text = "# HELP b_looks Looks.\n# TYPE b_looks counter\n\
-            b_looks_total{why=\"x # HELP a\",__created__=\"12.5\"} 3\n\
-            # HELP a_size Size.\n# TYPE a_size gauge\na_size 1\n\
-            # HELP a_runs Runs.\n# TYPE a_runs counter\na_runs_total 7\n# EOF\n";
         assert_eq!(
-            arrange(text, 2.0),
-            "# HELP a_runs Runs.\n# TYPE a_runs counter\na_runs_total 7\na_runs_created 2\n\
+            Form::OpenMetrics.rewrite(WRITTEN, 2.0),
+            "# HELP a_build Version.\n# TYPE a_build info\na_build_info{version=\"1\"} 1\n\
+             # HELP a_eta_seconds Left.\n# TYPE a_eta_seconds gauge\n# UNIT a_eta_seconds seconds\n\
+             a_eta_seconds{signal=\"s\"} +Inf\n\
+             # HELP a_runs Runs.\n# TYPE a_runs counter\na_runs_total 7\na_runs_created 2\n\
              # HELP a_size Size.\n# TYPE a_size gauge\na_size 1\n\
+             # HELP a_wait_seconds Wait.\n# TYPE a_wait_seconds histogram\n# UNIT a_wait_seconds seconds\n\
+             a_wait_seconds_sum 0.5\n\
              # HELP b_looks Looks.\n# TYPE b_looks counter\n\
              b_looks_total{why=\"x # HELP a\"} 3\nb_looks_created{why=\"x # HELP a\"} 12.5\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn counters_and_infos_are_named_as_the_older_form_wants() {
+        assert_eq!(
+            Form::Prometheus.rewrite(WRITTEN, 2.0),
+            "# HELP a_build_info Version.\n# TYPE a_build_info gauge\na_build_info{version=\"1\"} 1\n\
+             # HELP a_eta_seconds Left.\n# TYPE a_eta_seconds gauge\na_eta_seconds{signal=\"s\"} +Inf\n\
+             # HELP a_runs_total Runs.\n# TYPE a_runs_total counter\na_runs_total 7\n\
+             # HELP a_size Size.\n# TYPE a_size gauge\na_size 1\n\
+             # HELP a_wait_seconds Wait.\n# TYPE a_wait_seconds histogram\na_wait_seconds_sum 0.5\n\
+             # HELP b_looks_total Looks.\n# TYPE b_looks_total counter\nb_looks_total{why=\"x # HELP a\"} 3\n"
         );
     }
 }

@@ -1,90 +1,88 @@
 //! Families of series: sorted, with the time at which each series began.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::{
     EncodeLabel as _, EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder,
 };
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Carries the time at which a counter began from [`Family`] to [`super::exposition`], which takes it
 /// out again: prometheus-client cannot write `_created`.
 pub(super) const CREATED: &str = "__created__";
 
-/// The series of one metric by their labels.
+/// The value of a label.
+pub type Label = Cow<'static, str>;
+
+/// Each series by the values of its labels, with the time at which it began.
+type SeriesMap<const N: usize, M> = BTreeMap<[Label; N], (M, f64)>;
+
+/// The series of one metric by their `N` labels.
 ///
 /// prometheus-client's own family is a hash map, whose order differs at each start.
-#[derive(Debug)]
-pub struct Family<L, M> {
-    series: Arc<RwLock<BTreeMap<L, (M, f64)>>>,
+#[derive(Clone, Debug)]
+pub struct Family<const N: usize, M> {
+    names: [&'static str; N],
+    make: fn() -> M,
+    series: Arc<RwLock<SeriesMap<N, M>>>,
 }
 
-/// A metric that can be a member of a family.
-pub trait Member: EncodeMetric + TypedMetric + Clone + Default + fmt::Debug + Send + Sync + 'static {
-    /// Whether the series shall be written at all.
-    fn is_present(&self) -> bool {
-        true
+impl<const N: usize, M: Clone> Family<N, M> {
+    /// A family with labels of these names; `make` makes the metric of a new series.
+    pub(super) fn new(names: [&'static str; N], make: fn() -> M) -> Self {
+        Self { names, make, series: Arc::default() }
     }
-}
 
-impl Member for Counter<u64, AtomicU64> {}
-impl Member for Counter<f64, AtomicU64> {}
-impl Member for Gauge<i64, AtomicI64> {}
-impl Member for Gauge<f64, AtomicU64> {}
+    fn read(&self) -> RwLockReadGuard<'_, SeriesMap<N, M>> {
+        self.series.read().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl<L: Clone + Ord, M: Member> Family<L, M> {
-    /// The series with these labels; a new one begins at 0.
-    pub fn get_or_create(&self, labels: &L) -> M {
-        if let Some((member, _)) = self.series.read().unwrap_or_else(PoisonError::into_inner).get(labels) {
-            return member.clone();
+    fn write(&self) -> RwLockWriteGuard<'_, SeriesMap<N, M>> {
+        self.series.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The series with these values of the labels; a new one begins at 0.
+    pub fn with(&self, values: [impl Into<Label>; N]) -> M {
+        let values = values.map(Into::into);
+        if let Some((metric, _)) = self.read().get(&values) {
+            return metric.clone();
         }
-        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
-        series.entry(labels.clone()).or_insert_with(|| (M::default(), now())).0.clone()
+        self.insert(values, (self.make)(), now())
     }
 
-    /// The series with these labels, or else this one.
-    pub fn get_or_insert(&self, labels: L, member: M) -> M {
-        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
-        series.entry(labels).or_insert_with(|| (member, now())).0.clone()
+    /// Adds a series that began at that time, in seconds since the Unix epoch, unless there is one already.
+    pub(super) fn insert(&self, values: [Label; N], metric: M, created: f64) -> M {
+        self.write().entry(values).or_insert((metric, created)).0.clone()
     }
 
-    /// The series with these labels; a new one began at that time, in seconds since the Unix epoch.
-    pub(super) fn get_or_create_as_of(&self, labels: &L, created: f64) -> M {
-        let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
-        series.entry(labels.clone()).or_insert_with(|| (M::default(), created)).0.clone()
+    /// Adds this series.
+    pub fn add(&self, values: [impl Into<Label>; N], metric: M) {
+        self.insert(values.map(Into::into), metric, now());
     }
 
-    /// The series with these labels, if there is one.
-    pub fn find(&self, labels: &L) -> Option<M> {
-        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
-        series.get(labels).map(|(member, _)| member.clone())
+    /// The series with these values of the labels, if there is one.
+    pub fn find(&self, values: [impl Into<Label>; N]) -> Option<M> {
+        self.read().get(&values.map(Into::into)).map(|(metric, _)| metric.clone())
     }
 
     /// All series.
-    pub fn series(&self) -> Vec<(L, M)> {
-        let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
-        series.iter().map(|(labels, (member, _))| (labels.clone(), member.clone())).collect()
+    pub fn series(&self) -> Vec<([Label; N], M)> {
+        self.read().iter().map(|(values, (metric, _))| (values.clone(), metric.clone())).collect()
     }
 
-    /// Takes a series out.
-    pub fn remove(&self, labels: &L) {
-        self.series.write().unwrap_or_else(PoisonError::into_inner).remove(labels);
-    }
-
-    /// Takes out all series whose labels are not wanted.
-    pub fn retain(&self, is_wanted: impl Fn(&L) -> bool) {
-        self.series.write().unwrap_or_else(PoisonError::into_inner).retain(|labels, _| is_wanted(labels));
+    /// Removes all series whose labels are not wanted.
+    pub fn retain(&self, is_wanted: impl Fn(&[Label; N]) -> bool) {
+        self.write().retain(|values, _| is_wanted(values));
     }
 
     /// How many series there are.
     pub fn len(&self) -> usize {
-        self.series.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.read().len()
     }
 
     /// Whether there is none.
@@ -93,35 +91,13 @@ impl<L: Clone + Ord, M: Member> Family<L, M> {
     }
 }
 
-impl<L, M> Clone for Family<L, M> {
-    fn clone(&self) -> Self {
-        Self { series: Arc::clone(&self.series) }
-    }
-}
-
-impl<L, M> Default for Family<L, M> {
-    fn default() -> Self {
-        Self { series: Arc::default() }
-    }
-}
-
-impl<L, M> EncodeMetric for Family<L, M>
-where
-    L: EncodeLabelSet + fmt::Debug + Clone + Ord + Send + Sync + 'static,
-    M: Member,
-{
+impl<const N: usize, M: EncodeMetric + TypedMetric + Clone> EncodeMetric for Family<N, M> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         // Copied, so that nobody waits for the lock while text is written.
-        let series: Vec<_> = {
-            let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
-            series
-                .iter()
-                .map(|(labels, (member, created))| (labels.clone(), member.clone(), *created))
-                .collect()
-        };
-        for (labels, member, created) in series.into_iter().filter(|(_, member, _)| member.is_present()) {
+        let series = self.read().clone();
+        for (values, (metric, created)) in series {
             let created = matches!(M::TYPE, MetricType::Counter).then_some(created);
-            member.encode(encoder.encode_family(&WithCreated { labels, created })?)?;
+            metric.encode(encoder.encode_family(&Labels { names: &self.names, values, created })?)?;
         }
         Ok(())
     }
@@ -131,18 +107,18 @@ where
     }
 }
 
-struct WithCreated<L> {
-    labels: L,
+struct Labels<'a, const N: usize> {
+    names: &'a [&'static str; N],
+    values: [Label; N],
     created: Option<f64>,
 }
 
-impl<L: EncodeLabelSet> EncodeLabelSet for WithCreated<L> {
+impl<const N: usize> EncodeLabelSet for Labels<'_, N> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        self.labels.encode(encoder)?;
-        match self.created {
-            Some(created) => (CREATED, created).encode(encoder.encode_label()),
-            None => Ok(()),
+        for (name, value) in self.names.iter().zip(&self.values) {
+            (*name, &**value).encode(encoder.encode_label())?;
         }
+        self.created.map_or(Ok(()), |created| (CREATED, created).encode(encoder.encode_label()))
     }
 }
 
@@ -154,27 +130,37 @@ pub(super) fn now() -> f64 {
 /// A gauge whose series is there only while its value is known. Setting it takes no lock.
 #[derive(Clone, Debug)]
 pub struct OptionalGauge {
-    value: Arc<AtomicI64>,
+    /// The bits of an `f64`, NaN while the value is unknown.
+    value: Arc<AtomicU64>,
     /// There is no series either while this one has no value.
-    only_with: Option<Arc<AtomicI64>>,
+    only_with: Option<Arc<AtomicU64>>,
 }
 
-/// Stands for an unknown value.
-const UNKNOWN: i64 = i64::MIN;
-
 impl OptionalGauge {
-    /// Sets the value; `None` takes the series away.
+    /// Sets the value, exact up to 2^53; `None` removes the series.
+    #[expect(clippy::cast_precision_loss, reason = "nothing has as many bytes")]
     pub fn set(&self, value: Option<i64>) {
-        self.value.store(value.unwrap_or(UNKNOWN), Relaxed);
+        self.set_f64(value.map(|value| value as f64));
+    }
+
+    /// Sets a value with a fraction.
+    pub fn set_f64(&self, value: Option<f64>) {
+        self.value.store(value.unwrap_or(f64::NAN).to_bits(), Relaxed);
     }
 
     /// The value, if it is known.
+    #[expect(clippy::cast_possible_truncation, reason = "what was set is whole")]
     pub fn get(&self) -> Option<i64> {
-        let is_known = |value: &Arc<AtomicI64>| value.load(Relaxed) != UNKNOWN;
-        if !self.only_with.as_ref().is_none_or(is_known) {
-            return None;
+        self.get_f64().map(|value| value as i64)
+    }
+
+    /// The value with its fraction, if it is known.
+    pub fn get_f64(&self) -> Option<f64> {
+        let known = |value: &AtomicU64| Some(f64::from_bits(value.load(Relaxed))).filter(|it| !it.is_nan());
+        if let Some(other) = &self.only_with {
+            known(other)?;
         }
-        Some(self.value.load(Relaxed)).filter(|value| *value != UNKNOWN)
+        known(&self.value)
     }
 
     /// One that has a series only while `other` has one.
@@ -185,7 +171,7 @@ impl OptionalGauge {
 
 impl Default for OptionalGauge {
     fn default() -> Self {
-        Self { value: Arc::new(AtomicI64::new(UNKNOWN)), only_with: None }
+        Self { value: Arc::new(AtomicU64::new(f64::NAN.to_bits())), only_with: None }
     }
 }
 
@@ -193,158 +179,59 @@ impl TypedMetric for OptionalGauge {
     const TYPE: MetricType = MetricType::Gauge;
 }
 
-impl Member for OptionalGauge {
-    fn is_present(&self) -> bool {
-        self.get().is_some()
-    }
-}
-
 impl EncodeMetric for OptionalGauge {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.get().map_or(Ok(()), |value| encoder.encode_gauge(&value))
+        match (self.get_f64(), self.get()) {
+            (Some(value), Some(whole)) if value.fract() == 0.0 => encoder.encode_gauge(&whole),
+            (Some(value), _) => encoder.encode_gauge(&value),
+            (None, _) => Ok(()),
+        }
     }
 
     fn metric_type(&self) -> MetricType {
         Self::TYPE
     }
 }
-
-/// The same for an amount with a fraction: NaN stands for an unknown value.
-#[derive(Clone, Debug)]
-pub struct OptionalSeconds(Arc<AtomicU64>);
-
-impl OptionalSeconds {
-    /// Sets the value; `None` takes the series away.
-    pub fn set(&self, value: Option<f64>) {
-        self.0.store(value.unwrap_or(f64::NAN).to_bits(), Relaxed);
-    }
-
-    /// The value, if it is known.
-    pub fn get(&self) -> Option<f64> {
-        Some(f64::from_bits(self.0.load(Relaxed))).filter(|value| !value.is_nan())
-    }
-}
-
-impl Default for OptionalSeconds {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(f64::NAN.to_bits())))
-    }
-}
-
-impl TypedMetric for OptionalSeconds {
-    const TYPE: MetricType = MetricType::Gauge;
-}
-
-impl Member for OptionalSeconds {
-    fn is_present(&self) -> bool {
-        self.get().is_some()
-    }
-}
-
-impl EncodeMetric for OptionalSeconds {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.get().map_or(Ok(()), |value| encoder.encode_gauge(&value))
-    }
-
-    fn metric_type(&self) -> MetricType {
-        Self::TYPE
-    }
-}
-
-/// A histogram with fixed bounds, so that a family can make it.
-macro_rules! histogram {
-    ($(#[$doc:meta])* $name:ident, $bounds:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug)]
-        pub struct $name(prometheus_client::metrics::histogram::Histogram);
-
-        impl $name {
-            /// Counts a value.
-            pub fn observe(&self, value: f64) {
-                self.0.observe(value);
-            }
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self(prometheus_client::metrics::histogram::Histogram::new($bounds))
-            }
-        }
-
-        impl TypedMetric for $name {
-            const TYPE: MetricType = MetricType::Histogram;
-        }
-
-        impl Member for $name {}
-
-        impl EncodeMetric for $name {
-            fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-                self.0.encode(encoder)
-            }
-
-            fn metric_type(&self) -> MetricType {
-                Self::TYPE
-            }
-        }
-    };
-}
-
-histogram!(
-    /// 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
-    ReactionLatency,
-    [20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1.0, 10.0]
-);
-histogram!(
-    /// 10 ms to 10 minutes: a kill takes milliseconds, a grace period seconds to minutes.
-    EvictionDuration,
-    [0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]
-);
-histogram!(
-    /// 1 MiB to 1 GiB.
-    Overshoot,
-    [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0].map(|mebibytes| mebibytes * 1024.0 * 1024.0)
-);
 
 #[cfg(test)]
 mod tests {
-    use super::super::{PodLabels, SignalLabels};
-    use super::*;
+    use prometheus_client::metrics::counter::Counter;
 
-    fn signal(eviction_signal: &'static str) -> SignalLabels {
-        SignalLabels { eviction_signal }
-    }
+    use super::*;
 
     #[test]
     fn a_series_begins_once_and_ends_when_it_is_removed() {
-        let family: Family<SignalLabels, Counter> = Family::default();
-        family.get_or_create(&signal("b")).inc();
-        family.get_or_create(&signal("a"));
-        assert_eq!(family.get_or_create(&signal("b")).get(), 1);
+        let family: Family<1, Counter> = Family::new(["eviction_signal"], Counter::default);
+        family.with(["b"]).inc();
+        family.with(["a"]);
+        assert_eq!(family.with(["b"]).get(), 1);
         assert_eq!(family.len(), 2);
-        family.retain(|labels| labels.eviction_signal == "a");
-        family.remove(&signal("a"));
+        family.retain(|[signal]| signal == "a");
+        assert_eq!(family.series()[0].0, ["a"]);
+        family.retain(|_| false);
         assert!(family.is_empty());
     }
 
     #[test]
     fn an_unknown_value_has_no_series() {
-        let (whole, seconds) = (OptionalGauge::default(), OptionalSeconds::default());
-        assert!(!whole.is_present() && !seconds.is_present());
-        whole.set(Some(-3));
-        seconds.set(Some(f64::INFINITY));
-        assert_eq!((whole.get(), seconds.get()), (Some(-3), Some(f64::INFINITY)));
-        whole.set(None);
-        seconds.set(None);
-        assert!(!whole.is_present() && !seconds.is_present());
+        let gauge = OptionalGauge::default();
+        assert_eq!((gauge.get(), gauge.get_f64()), (None, None));
+        gauge.set(Some(-3));
+        assert_eq!((gauge.get(), gauge.get_f64()), (Some(-3), Some(-3.0)));
+        gauge.set_f64(Some(f64::INFINITY));
+        assert_eq!(gauge.get_f64(), Some(f64::INFINITY));
+        let other = OptionalGauge::only_with(&gauge);
+        other.set(Some(1));
+        assert_eq!(other.get(), Some(1));
+        gauge.set(None);
+        assert_eq!((gauge.get(), other.get()), (None, None));
     }
 
     #[test]
     fn labels_differ_by_each_part() {
-        let family: Family<PodLabels, OptionalGauge> = Family::default();
-        let pod =
-            |namespace: &str, pod: &str| PodLabels { namespace: namespace.to_owned(), pod: pod.to_owned() };
-        family.get_or_create(&pod("a", "b")).set(Some(1));
-        assert_eq!(family.get_or_create(&pod("a", "c")).get(), None);
-        assert_eq!(family.get_or_create(&pod("a", "b")).get(), Some(1));
+        let family: Family<2, OptionalGauge> = Family::new(["namespace", "pod"], OptionalGauge::default);
+        family.with(["a", "b"]).set(Some(1));
+        assert_eq!(family.with(["a", "c"]).get(), None);
+        assert_eq!(family.with(["a", "b"]).get(), Some(1));
     }
 }

@@ -1,94 +1,91 @@
-//! The labels of metrics. Only labels of pods have unbounded values; their series are removed some minutes after the pod
-//! is gone.
-#![forbid(unsafe_code)]
+//! Values of labels: namespaces, so many and no more, and backends.
+//!
+//! docs/reference/metrics.md lists the values of each label. Only labels of pods have unbounded values; their
+//! series are removed some minutes after the pod is gone.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
 
-/// Declares sets of labels. docs/reference/metrics.md lists the values of each label.
-macro_rules! labels {
-    ($($(#[$doc:meta])+ $name:ident { $($label:ident: $type:ty),* })+) => {$(
-        $(#[$doc])+
-        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-        pub struct $name {
-            $(#[doc = concat!("The label `", stringify!($label), "`.")] pub $label: $type,)*
+use eviction_core::oom::MismatchKind;
+use eviction_core::signal::Signal;
+
+use super::Metrics;
+use super::family::Label;
+
+/// Namespaces with series of their own. A node sees more only where they come and go all day.
+const MOST: usize = 512;
+
+/// Stands for all others: no namespace can be called so.
+const OTHERS: &str = "_other";
+
+/// Those that have been counted.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(BTreeSet<Box<str>>);
+
+impl Namespaces {
+    /// What a namespace is counted under; the empty name is that of what is in none.
+    fn label(&mut self, name: &str) -> Label {
+        let known = name.is_empty() || self.0.contains(name);
+        if !known {
+            if self.0.len() >= MOST {
+                return OTHERS.into();
+            }
+            self.0.insert(name.into());
         }
-    )+};
-}
-
-labels! {
-    /// A source and the backend that it uses.
-    BackendLabels { source: String, backend: String }
-    /// A source.
-    SourceLabels { source: String }
-    /// None.
-    NoLabels {}
-    /// An eviction signal.
-    SignalLabels { eviction_signal: &'static str }
-    /// A reading that was rejected.
-    ImplausibleLabels { eviction_signal: &'static str, reason: &'static str }
-    /// A resource that is watched.
-    ResourceLabels { resource: &'static str }
-    /// A measure of available memory.
-    MeasureLabels { measure: &'static str }
-    /// A resource that tasks wait for.
-    PressureLabels { resource: &'static str }
-    /// What is patched in the node object.
-    KindLabels { kind: &'static str }
-    /// The result of a patch.
-    PatchLabels { kind: &'static str, result: &'static str }
-    /// What happened to a watch.
-    WatchLabels { resource: &'static str, event: &'static str }
-    /// A threshold: a signal and its kind.
-    ThresholdLabels { eviction_signal: &'static str, threshold: &'static str }
-    /// The value of a threshold.
-    ThresholdValueLabels { eviction_signal: &'static str, threshold: &'static str, source: &'static str }
-    /// An eviction.
-    EvictionLabels { eviction_signal: &'static str, namespace: String }
-    /// A result.
-    ResultLabels { result: &'static str }
-    /// The BPF programs of a source.
-    ProgramLabels { source: &'static str }
-    /// A reason.
-    ReasonLabels { reason: &'static str }
-    /// Whose limit an OOM kill hit.
-    OomLabels { limit_scope: &'static str, namespace: String }
-    /// OOM kills that only the kernel's counters show.
-    UnattributedLabels { detected_by: &'static str, namespace: String }
-    /// Why a container terminated.
-    TerminationLabels { cause: &'static str, contributing: &'static str, limit_scope: &'static str, namespace: String }
-    /// How a container's status differs from the cause of its termination.
-    MismatchLabels { difference: &'static str, namespace: String }
-    /// What became of a Kubernetes Event.
-    EventLabels { reason: &'static str, result: &'static str }
-    /// A node condition.
-    ConditionLabels { condition: &'static str }
-    /// What triggered a sync.
-    TriggerLabels { trigger: &'static str }
-    /// A type of event from the BPF programs.
-    TypeLabels { r#type: &'static str }
-    /// A BPF map.
-    MapLabels { map: &'static str }
-    /// A task alarm.
-    AlarmLabels { alarm: &'static str }
-    /// Memory limits of a level.
-    LimitLabels { level: &'static str, state: &'static str }
-    /// A pod.
-    PodLabels { namespace: String, pod: String }
-    /// A pod in the order of eviction.
-    RankLabels { eviction_signal: &'static str, namespace: String, pod: String }
-    /// A request to the API server.
-    RequestLabels { operation: &'static str, code: String }
-    /// A queue of the telemetry side.
-    QueueLabels { queue: &'static str }
-}
-
-impl BackendLabels {
-    /// Of a source and the name of the backend as `check` shows it.
-    pub fn new(source: &str, name: &str) -> Self {
-        // The ring buffer of the BPF programs has one backend only.
-        let backend = if source == "ring" { "ringbuf".to_owned() } else { slug(name) };
-        Self { source: source.to_owned(), backend }
+        name.to_owned().into()
     }
+}
+
+impl Metrics {
+    /// The label of a namespace; the empty name is that of pods that are not known.
+    pub fn namespace(&self, name: &str) -> Label {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).label(name)
+    }
+
+    /// Begins the counters of a namespace at 0: `increase()` does not see a series that begins with 1.
+    pub fn begin_namespace(&self, name: &str) {
+        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !name.is_empty() && !namespaces.0.contains(name);
+        let namespace = namespaces.label(name);
+        drop(namespaces);
+        if is_new {
+            self.begin(&namespace);
+        }
+    }
+
+    /// The series that most likely get their first event: others begin with theirs.
+    pub(super) fn begin(&self, namespace: &Label) {
+        for signal in Signal::ALL.map(Signal::name) {
+            self.evictions.with([signal.into(), namespace.clone()]);
+        }
+        for scope in ["container", "pod", "qos", "kubepods", "node"] {
+            self.oom_kills.with([scope.into(), namespace.clone()]);
+        }
+        for detected_by in ["memory.oom_control", "memory.events", "vmstat"] {
+            self.oom_kills_unattributed.with([detected_by.into(), namespace.clone()]);
+        }
+        for (cause, scope) in [
+            ("evicted_by_agent", ""),
+            ("evicted_by_kubelet", ""),
+            ("oom_killed", "container"),
+            ("oom_killed", "pod"),
+            ("other", ""),
+        ] {
+            let contributing = "";
+            let labels = [cause.into(), contributing.into(), scope.into(), namespace.clone()];
+            self.container_terminations.with(labels);
+        }
+        for difference in MismatchKind::ALL.map(MismatchKind::name) {
+            self.container_status_mismatches.with([difference.into(), namespace.clone()]);
+        }
+    }
+}
+
+/// The labels of a source and of its backend by the name that `check` shows.
+pub fn backend_labels(source: &str, name: &str) -> [Label; 2] {
+    // The ring buffer of the BPF programs has one backend only.
+    let backend = if source == "ring" { "ringbuf".to_owned() } else { slug(name) };
+    [source.to_owned().into(), backend.into()]
 }
 
 /// Ways to attach a BPF program, with which the names of backends begin.
@@ -123,37 +120,59 @@ fn plain(text: &str) -> String {
     text.trim_matches('_').to_owned()
 }
 
-/// Queues of the telemetry side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
-    /// From the control loop and the main thread to the telemetry side.
-    Events,
-    /// Lines of standard output and of a recording.
-    Output,
-    /// Lines of the log.
-    Log,
-    /// Inputs of the engine for the recorder.
-    Recorder,
-}
-
-impl Queue {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Events, Self::Output, Self::Log, Self::Recorder];
-
-    /// The value of the label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Events => "events",
-            Self::Output => "output",
-            Self::Log => "log",
-            Self::Recorder => "recorder",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Form;
     use super::*;
+
+    #[test]
+    fn those_that_came_first_are_counted_by_name_for_ever() {
+        let mut namespaces = Namespaces::default();
+        for nth in 0..MOST {
+            assert_eq!(namespaces.label(&format!("n{nth}")), format!("n{nth}"));
+        }
+        assert_eq!(namespaces.label("late"), OTHERS);
+        assert_eq!((&*namespaces.label("n0"), &*namespaces.label("")), ("n0", ""));
+    }
+
+    #[test]
+    fn counters_of_a_namespace_exist_before_its_first_event_and_are_bounded() {
+        let metrics = Metrics::new("0", "0");
+        let series = |namespace: &str| {
+            let text = metrics.encode(Form::OpenMetrics).unwrap();
+            let of = format!("namespace=\"{namespace}\"");
+            text.lines().filter(|line| line.contains(&of) && line.ends_with(" 0")).count()
+        };
+        assert_eq!(series("shop"), 0);
+        metrics.begin_namespace("shop");
+        let each = series("shop");
+        assert!(each >= 22, "{each}");
+        let evictions = || metrics.evictions.with(["memory.available".into(), metrics.namespace("shop")]);
+        evictions().inc();
+        metrics.begin_namespace("shop");
+        assert_eq!(evictions().get(), 1);
+        for round in 0..2 * MOST {
+            metrics.begin_namespace(&format!("round-{round}"));
+        }
+        assert_eq!(metrics.oom_kills.len(), (MOST + 2) * 5, "512 namespaces, the unknown one and all others");
+        assert_eq!(metrics.container_status_mismatches.len(), (MOST + 2) * MismatchKind::ALL.len());
+        assert_eq!(series(OTHERS), each);
+        assert_eq!(metrics.namespace("late"), OTHERS);
+    }
+
+    #[test]
+    fn any_text_is_a_label() {
+        let metrics = Metrics::new("0", "0");
+        for name in ["a \"quoted\" one", "two\nlines", "back\\slash", &"x".repeat(253)] {
+            metrics.begin_namespace(name);
+            let escaped = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let text = metrics.encode(Form::OpenMetrics).unwrap();
+            let line = format!(
+                "\neviction_agent_oom_kills_total{{limit_scope=\"pod\",namespace=\"{escaped}\"}} 0\n"
+            );
+            assert!(text.contains(&line), "{name}: {text}");
+        }
+    }
 
     #[test]
     fn a_backend_is_a_slug() {

@@ -16,7 +16,7 @@ use super::writer::{Limits, Writer};
 use super::{Header, Recorded};
 use crate::error::Failure;
 use crate::spsc::{Next, Receiver, Sender, channel};
-use crate::telemetry::metrics::{Group, Metrics, Queue};
+use crate::telemetry::metrics::{Group, Metrics};
 
 /// Decisions and usages that wait.
 const REPORTS: usize = 64;
@@ -72,7 +72,7 @@ pub(crate) fn start(
         .name("recorder".to_owned())
         .spawn(move || recorder.run())
         .map_err(|error| Failure::because("start the recorder", &error))?;
-    let dropped = metrics.dropped(Queue::Recorder);
+    let dropped = metrics.telemetry_dropped.with(["recorder"]);
     let inputs = RecordingQueue {
         queue,
         buffers: returned,
