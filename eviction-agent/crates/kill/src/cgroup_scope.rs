@@ -8,7 +8,31 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, open, openat};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::target::CgroupDirs;
+/// The directories of one cgroup, one for each hierarchy that it has; those of version 2 are one
+/// and the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupDirs {
+    /// The cgroup id (inode number) of the directory that decides, if known: if another group
+    /// has taken the path since, nothing is killed.
+    pub id: Option<u64>,
+    /// In the hierarchy of the memory controller.
+    pub memory: Option<PathBuf>,
+    /// In the hierarchy of the pids controller.
+    pub pids: Option<PathBuf>,
+    /// In the hierarchy of the freezer; the unified one has a freezer in every group.
+    pub freezer: Option<PathBuf>,
+    /// In the unified hierarchy, also where that has no controllers.
+    pub unified: Option<PathBuf>,
+}
+
+impl CgroupDirs {
+    /// The directory whose processes are killed: where the memory is charged. Others only serve
+    /// to stop forking and to freeze.
+    pub fn deciding(&self) -> Option<&Path> {
+        let dirs = [&self.memory, &self.pids, &self.unified];
+        dirs.into_iter().find_map(Option::as_deref)
+    }
+}
 
 /// The node's root cgroup in each hierarchy.
 #[derive(Debug)]
@@ -26,14 +50,6 @@ struct Root {
     device: u64,
 }
 
-/// A directory could not be opened.
-#[derive(Debug, Error)]
-#[error("open cgroup {}", path.display())]
-pub struct OpenError {
-    path: PathBuf,
-    source: Errno,
-}
-
 /// Why a directory is not acted on.
 #[derive(Debug, Error)]
 pub(super) enum OutOfScope {
@@ -43,7 +59,7 @@ pub(super) enum OutOfScope {
     Outside { path: PathBuf, root: PathBuf },
     #[error("cgroup {} lies in a hierarchy that the node's root was not found in", .0.display())]
     NoRoot(PathBuf),
-    #[error("open cgroup {}: {source}", path.display())]
+    #[error("open cgroup {}", path.display())]
     Unopenable { path: PathBuf, source: Errno },
     #[error("cgroup {} is another one than was decided on: id {found} instead of {expected}", path.display())]
     Replaced { path: PathBuf, expected: u64, found: u64 },
@@ -52,8 +68,8 @@ pub(super) enum OutOfScope {
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Root {
-    fn open(path: &Path) -> Result<Self, OpenError> {
-        let fail = |source| OpenError { path: path.to_owned(), source };
+    fn open(path: &Path) -> Result<Self, OutOfScope> {
+        let fail = |source| OutOfScope::Unopenable { path: path.to_owned(), source };
         // The mount point itself may be a link, as cpu is to cpu,cpuacct.
         let dir = open(path, DIR.difference(OFlags::NOFOLLOW), Mode::empty()).map_err(fail)?;
         let device = fstat(&dir).map_err(fail)?.st_dev;
@@ -102,7 +118,7 @@ pub(super) struct PinnedCgroup {
 
 impl CgroupScope {
     /// Opens the node's root in each hierarchy that it has.
-    pub(super) fn open(roots: &CgroupDirs) -> Result<Self, OpenError> {
+    pub(super) fn open(roots: &CgroupDirs) -> Result<Self, OutOfScope> {
         let CgroupDirs { id: _, memory, pids, freezer, unified } = roots;
         let open = |path: &Option<PathBuf>| path.as_deref().map(Root::open).transpose();
         Ok(Self {
@@ -161,6 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use eviction_core::error::chain;
 
     fn below(root: &str, path: &str) -> bool {
         strictly_below(Path::new(root), Path::new(path)).is_some()
@@ -196,7 +213,7 @@ mod tests {
         let id = fstat(&pod.deciding).unwrap().st_ino;
         let pinned = |path: &str, id: Option<u64>| {
             let result = boundary.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
-            result.map(|_| ()).map_err(|error| error.to_string())
+            result.map(|_| ()).map_err(|error| chain(&error))
         };
         assert_eq!(pinned("root/pod1", Some(id)), Ok(()));
         let error = pinned("root/pod10", Some(id)).unwrap_err();

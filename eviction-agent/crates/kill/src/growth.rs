@@ -14,9 +14,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread};
 
-use super::cgroup_procs::CgroupProcesses;
+use super::cgroup_procs::{CgroupProcesses, open_group};
 use super::cgroup_scope::PinnedCgroup;
-use super::group::open_group;
 
 /// Between two comparisons: 3 MiB at 3 GB/s.
 const PAUSE_NS: u64 = 1_000_000;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::PinnedCgroup;
-use super::clock::now_ns;
+use super::cgroup_scope::{CgroupDirs, PinnedCgroup};
 use super::growth::Growth;
 use super::pod_processes::PodProcesses;
 use super::scoped_write::UndoLog;
-use super::target::KillTarget;
+use super::thread::now_ns;
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillProgress, KillUpdate};
+use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 
 /// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
@@ -23,6 +23,42 @@ const GRACE_PAUSE_NS: u64 = 250_000_000;
 
 /// Processes whose end is waited for. When one ends, the others are looked at again.
 const WATCHED: usize = 16;
+
+/// A pod whose processes are to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KillTarget {
+    /// Number of the decision; outcomes carry it.
+    pub decision: u64,
+    /// When it was decided: CLOCK_MONOTONIC in nanoseconds.
+    pub at_ns: u64,
+    /// Which pod.
+    pub pod: Arc<PodName>,
+    /// The pod's cgroup, and groups of its containers that a runtime has put elsewhere.
+    pub groups: Vec<CgroupDirs>,
+    /// Between SIGTERM and SIGKILL. With zero there is no SIGTERM.
+    pub grace: Duration,
+    /// What the node is short of.
+    pub resource: Resource,
+    /// Whether the threshold is a hard one: then forking is stopped at once and what can be done
+    /// on the caller's thread is done there.
+    pub hard: bool,
+    /// How many bytes the pod may grow by in its grace period, if there is a bound. Counts for hard memory
+    /// thresholds only.
+    pub kill_on_growth: Option<u64>,
+}
+
+impl KillTarget {
+    /// How many bytes the pod may grow by between SIGTERM and SIGKILL, if there is a bound.
+    pub(super) fn growth_limit(&self) -> Option<u64> {
+        self.kill_on_growth.filter(|_| self.hard && self.resource == Resource::Memory)
+    }
+
+    /// Whether forking is stopped with the first signal already, at the price that handlers of
+    /// SIGTERM cannot fork.
+    pub fn stops_forks(&self) -> bool {
+        self.hard || self.resource == Resource::Pids
+    }
+}
 
 /// A pod's processes and how far their end has come.
 #[derive(Debug)]

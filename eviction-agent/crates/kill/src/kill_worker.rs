@@ -17,10 +17,9 @@ use rustix::io::{read, write};
 use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
-use super::clock::now_ns;
 use super::job::Job;
 use super::mrelease::MreleaseWorker;
-use super::realtime::run_ahead;
+use super::thread::{now_ns, run_ahead};
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
 
 /// While updates wait for room, the time between two tries.
@@ -212,7 +211,7 @@ impl Work {
         let ended: Vec<bool> = ended.collect();
         drop(fds);
         let mut ended = ended.as_slice();
-        let now_ns = super::clock::now_ns();
+        let now_ns = super::thread::now_ns();
         for job in &mut self.jobs {
             let (own, rest) = ended.split_at(job.watched().len().min(ended.len()));
             ended = rest;

@@ -10,13 +10,13 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::cgroup_procs::CgroupProcesses;
-use super::cgroup_scope::{CgroupScope, OpenError, OutOfScope, PinnedCgroup};
-use super::job::Job;
+use super::cgroup_scope::{CgroupDirs, CgroupScope, OutOfScope, PinnedCgroup};
+use super::job::{Job, KillTarget};
 use super::kill_worker::{Command, KillWorker};
 use super::mrelease::{MreleaseResult, MreleaseWorker};
 use super::node_lock::{LockError, NodeLock};
-use super::scoped_write::UndoLog;
-use super::target::{CgroupDirs, KillTarget};
+use super::scoped_write::{ScopedWrite, UndoLog};
+use eviction_core::error::chain;
 use eviction_core::progress::{KillRejection, KillUpdate};
 
 /// What a killer may do.
@@ -56,8 +56,8 @@ pub enum StartError {
     #[error("the node has no cgroup")]
     NoRoot,
     /// A directory of the node's root cannot be opened.
-    #[error(transparent)]
-    Root(#[from] OpenError),
+    #[error("{0}")]
+    Root(String),
     /// Another agent acts on this node, or that cannot be found out.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -79,6 +79,12 @@ impl StartError {
 /// The first signals to more processes than this are sent by the thread that does the rest as well:
 /// each takes some microseconds, and the control loop has other things to do.
 const AT_ONCE: usize = 256;
+
+/// A frozen pod. Its processes run again when this is dropped, and when an agent starts after one that was killed.
+#[derive(Debug)]
+pub struct FrozenPod {
+    _holds: Vec<ScopedWrite>,
+}
 
 /// Ends the processes of pods. Belongs to one thread; its work on that thread is short.
 #[derive(Debug)]
@@ -109,7 +115,7 @@ impl Killer {
     ) -> Result<Self, StartError> {
         let KillerConfig { mode, roots, kill_wait, run_dir } = config;
         let root = roots.deciding().ok_or(StartError::NoRoot)?;
-        let scope = CgroupScope::open(&roots)?;
+        let scope = CgroupScope::open(&roots).map_err(|error| StartError::Root(chain(&error)))?;
         let (lock, log) = match mode {
             KillMode::DryRun => (None, UndoLog::default()),
             KillMode::Kill => {
@@ -169,12 +175,33 @@ impl Killer {
         self.count(&groups).map(drop)
     }
 
-    pub(super) fn mode(&self) -> KillMode {
-        self.mode
-    }
-
-    pub(super) fn undo_log(&self) -> &Arc<UndoLog> {
-        &self.log
+    /// Freezes a pod's groups, and returns before all of their tasks have stopped. Nothing for a dry run, in which it
+    /// is only checked whether they may be frozen.
+    ///
+    /// # Errors
+    /// Why the pod cannot be frozen; no part of it is frozen then.
+    pub fn freeze(&mut self, groups: &[CgroupDirs]) -> Result<Option<FrozenPod>, KillRejection> {
+        let groups = self.pin(groups)?;
+        match self.count(&groups) {
+            // No signal is sent, so that it does not matter in which PID namespace the processes are.
+            Ok(_) | Err(KillRejection::Unreachable { .. }) => {}
+            Err(rejection) => return Err(rejection),
+        }
+        let broken = |what: String| KillRejection::Broken { what };
+        let mut holds = Vec::with_capacity(groups.len());
+        for group in &groups {
+            let (dir, path) =
+                group.freezer.as_ref().ok_or_else(|| broken("the pod has no freezer".into()))?;
+            if self.mode == KillMode::DryRun {
+                continue;
+            }
+            match ScopedWrite::freeze(dir.as_fd(), path, &self.log) {
+                Ok(hold) => holds.extend(hold),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(broken(chain(&error))),
+            }
+        }
+        Ok((self.mode == KillMode::Kill).then_some(FrozenPod { _holds: holds }))
     }
 
     fn send(&self, command: Command) -> Result<(), KillRejection> {
@@ -183,15 +210,13 @@ impl Killer {
     }
 
     /// Opens the pod's groups; those that are gone are left out.
-    pub(super) fn pin(&self, dirs: &[CgroupDirs]) -> Result<Vec<PinnedCgroup>, KillRejection> {
+    fn pin(&self, dirs: &[CgroupDirs]) -> Result<Vec<PinnedCgroup>, KillRejection> {
         let mut groups = Vec::with_capacity(dirs.len());
         for dirs in dirs {
             match self.scope.pin(dirs) {
                 Ok(group) => groups.push(group),
                 Err(OutOfScope::Gone) => {}
-                Err(error) => {
-                    return Err(KillRejection::NotAPod { what: eviction_core::error::chain(&error) });
-                }
+                Err(error) => return Err(KillRejection::NotAPod { what: chain(&error) }),
             }
         }
         match groups.is_empty() {
@@ -201,7 +226,7 @@ impl Killer {
     }
 
     /// How many processes of the groups may be killed.
-    pub(super) fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
+    fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
         let mut processes = 0;
         let mut unreachable = 0;
         let mut can_kill_unseen = false;
@@ -229,11 +254,9 @@ impl Killer {
 
 fn open_log(path: &std::path::Path) -> UndoLog {
     match UndoLog::open(path) {
-        Ok((log, recovered)) => {
-            if recovered.released > 0 {
-                let groups = recovered.released;
-                tracing::info!(groups, "undone what a killed agent had stopped");
-            }
+        Ok((log, 0)) => log,
+        Ok((log, groups)) => {
+            tracing::info!(groups, "undone what a killed agent had stopped");
             log
         }
         Err(error) => {

@@ -8,9 +8,6 @@
 
 mod cgroup_procs;
 mod cgroup_scope;
-mod clock;
-mod freeze;
-mod group;
 mod growth;
 mod job;
 mod kill_worker;
@@ -18,13 +15,11 @@ mod killer;
 mod mrelease;
 mod node_lock;
 mod pod_processes;
-mod realtime;
 mod scoped_write;
-mod target;
+mod thread;
 
-pub use cgroup_scope::OpenError;
-pub use freeze::FrozenPod;
-pub use killer::{KillMode, Killer, KillerConfig, StartError};
+pub use cgroup_scope::CgroupDirs;
+pub use job::KillTarget;
+pub use killer::{FrozenPod, KillMode, Killer, KillerConfig, StartError};
 pub use mrelease::MreleaseResult;
 pub use node_lock::{LockError, LockHolder, NodeLock};
-pub use target::{CgroupDirs, KillTarget};

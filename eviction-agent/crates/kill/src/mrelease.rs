@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::cgroup_procs::pidfd;
-use super::realtime::run_ahead;
+use super::thread::run_ahead;
 
 /// Killed processes that may wait for their turn. Beyond that their memory comes back with their
 /// exit. The channel takes memory as it fills.

@@ -10,11 +10,10 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, write};
 use rustix::process::Signal;
 
-use super::cgroup_procs::CgroupProcesses;
+use super::cgroup_procs::{CgroupProcesses, file_says, is_populated, short};
 use super::cgroup_scope::PinnedCgroup;
-use super::clock::now_ns;
-use super::group::{file_says, is_populated, short};
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
+use super::thread::now_ns;
 use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess, UnkillableReason};
 
 /// How long tasks may take to freeze before they are signalled as they are.

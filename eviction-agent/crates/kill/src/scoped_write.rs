@@ -139,7 +139,7 @@ fn write(file: &OwnedFd, value: &[u8]) -> Result<(), Errno> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::undo_log::{Recovered, outstanding};
+    use super::undo_log::outstanding;
     use super::*;
 
     /// A folder that looks like a group, and a log beside it.
@@ -163,7 +163,7 @@ mod tests {
         let (folder, group, dir) = group();
         let path = folder.path().join("run/log");
         let (log, recovered) = UndoLog::open(&path).unwrap();
-        assert_eq!(recovered, Recovered::default());
+        assert_eq!(recovered, 0);
         let log = Arc::new(log);
         std::fs::write(group.join("pids.max"), "7").unwrap();
         let hold = ScopedWrite::forks(&dir, &group, &log).unwrap().unwrap();
@@ -199,14 +199,13 @@ mod tests {
         let id = rustix::fs::fstat(&dir).unwrap().st_ino;
         let other = text.replace(&format!("\t{id}\t"), &format!("\t{}\t", id + 1));
         std::fs::write(&path, other).unwrap();
-        assert_eq!(UndoLog::open(&path).unwrap().1, Recovered::default());
+        assert_eq!(UndoLog::open(&path).unwrap().1, 0);
         assert_eq!(pids_max(&group), "0");
         std::fs::write(&path, &text).unwrap();
-        let released = Recovered { released: 1, failed: 0 };
-        assert_eq!(UndoLog::open(&path).unwrap().1, released);
+        assert_eq!(UndoLog::open(&path).unwrap().1, 1);
         assert_eq!(pids_max(&group), "7");
         std::fs::write(&path, text).unwrap();
-        assert_eq!(UndoLog::open(&path).unwrap().1, Recovered::default());
+        assert_eq!(UndoLog::open(&path).unwrap().1, 0);
     }
 
     #[test]
@@ -220,16 +219,12 @@ mod tests {
         std::fs::remove_file(group.join("pids.max")).unwrap();
         std::fs::create_dir(group.join("pids.max")).unwrap();
         let (log, recovered) = UndoLog::open(&path).unwrap();
-        assert_eq!(recovered, Recovered { released: 0, failed: 1 });
+        assert_eq!(recovered, 0);
         log.clear();
         assert_eq!(std::fs::read(&path).unwrap(), text);
         std::fs::remove_dir(group.join("pids.max")).unwrap();
         let (_, recovered) = UndoLog::open(&path).unwrap();
-        assert_eq!(
-            (recovered, std::fs::read(&path).unwrap()),
-            (Recovered::default(), Vec::new()),
-            "it is gone"
-        );
+        assert_eq!((recovered, std::fs::read(&path).unwrap()), (0, Vec::new()), "it is gone");
     }
 
     #[test]

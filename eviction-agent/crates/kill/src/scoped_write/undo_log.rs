@@ -21,31 +21,23 @@ pub(crate) struct UndoLog {
     keeps: AtomicBool,
 }
 
-/// What a killed agent has left, and what became of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recovered {
-    pub(crate) released: u32,
-    pub(crate) failed: u32,
-}
-
 impl UndoLog {
-    /// Opens the log, releases what it says is still held, and empties it.
-    pub(crate) fn open(path: &Path) -> io::Result<(Self, Recovered)> {
+    /// Opens the log, releases what it says is still held, and empties it. Returns how much was released.
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, u32)> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut recovered = Recovered::default();
+        let mut released = 0;
         let mut left = Vec::new();
         match std::fs::read(path) {
             Ok(text) => {
                 for entry in outstanding(&text) {
                     match entry.release() {
-                        Ok(true) => recovered.released += 1,
+                        Ok(true) => released += 1,
                         Ok(false) => {}
                         Err(error) => {
                             let file = entry.path.display();
                             tracing::warn!(%file, %error, "cannot let go on what a killed agent has stopped");
-                            recovered.failed += 1;
                             left.push(entry);
                         }
                     }
@@ -63,7 +55,7 @@ impl UndoLog {
             log.keep();
             log.taken(entry);
         }
-        Ok((log, recovered))
+        Ok((log, released))
     }
 
     /// Something is left that could not be let go on.
