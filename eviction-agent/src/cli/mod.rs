@@ -26,7 +26,7 @@ use output::{complain, is_coloured};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use crate::daemon::{LogQueue, LogWriter, VERSION};
+use crate::daemon::{LineQueue, LineWriter, VERSION};
 
 /// An eBPF-accelerated node pressure monitor and eviction agent for Kubernetes
 #[derive(Debug, Parser)]
@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
         return short_lived(verb);
     }
     // The daemon must not be held up by whoever reads its log.
-    let writer = match LogWriter::start(std::io::stderr()) {
+    let writer = match LineWriter::start_log() {
         Ok(writer) => writer,
         Err(error) => {
             complain(&format!("error: start the log: {error}\n"));
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
         _ => Ok(ExitCode::SUCCESS),
     };
     // What is still to be logged comes before the last word.
-    drop(writer);
+    writer.finish_log();
     // Standard output may be locked for ever by the thread that writes it, if its reader does not read.
     output::report(result)
 }
@@ -147,7 +147,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn start_log(format: LogFormat, queue: Option<LogQueue>) {
+fn start_log(format: LogFormat, queue: Option<LineQueue>) {
     let (filter, wrong) = filter(std::env::var_os(EnvFilter::DEFAULT_ENV));
     if let Some(wrong) = wrong {
         complain(&format!("warning: RUST_LOG: {wrong}; logging at level info\n"));

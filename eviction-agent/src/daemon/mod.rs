@@ -50,7 +50,7 @@ pub use supervise::run;
 
 pub use crate::error::Failure;
 pub use crate::telemetry::event_log::{NO_BACKEND, Output};
-pub use crate::telemetry::log_writer::{LogQueue, LogWriter};
+pub use crate::telemetry::line_writer::{LineQueue, LineWriter};
 
 /// Version, commit and the layout of the kernel side's records.
 pub const VERSION: &str = concat!(

@@ -48,12 +48,12 @@ use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
 use crate::error::Failure;
-use crate::telemetry::decision_id::DecisionIds;
+use crate::telemetry::queue::DecisionIds;
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryQueue;
-use crate::telemetry::recording::queue::RecordingQueue;
-use crate::telemetry::{event_log, log_writer};
+use crate::telemetry::recording::recorder::RecordingQueue;
+use crate::telemetry::{event_log, line_writer};
 use eviction_node::file_watch::FileWatch;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
@@ -217,7 +217,7 @@ pub(crate) fn run_control_loop(
     let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
         let (control_loop, mut sources) = build(plan, pod_index, outlets)?;
-        log_writer::hurry();
+        line_writer::hurry();
         // Last of all: loading programs and reading a great tree take long, and need not be quick.
         sources.extend(realtime::prepare(&choice));
         missing_backend(&choice, &sources)?;

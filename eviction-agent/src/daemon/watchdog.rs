@@ -14,7 +14,6 @@ use crate::telemetry::metrics::Metrics;
 use eviction_core::time::nanos;
 use eviction_node::notify::timer::Timer;
 
-use crate::telemetry::log_writer;
 use eviction_node::clock::mono_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -99,8 +98,7 @@ impl Watchdog {
 }
 
 /// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
-/// seconds away. Exports what the log lost as well, which has no metrics of its own, and feeds the watchdog of systemd while
-/// `/healthz` would answer 200.
+/// seconds away. Feeds the watchdog of systemd while `/healthz` would answer 200.
 pub(crate) async fn watch(
     heartbeat: Heartbeat,
     thread: Pid,
@@ -109,9 +107,7 @@ pub(crate) async fn watch(
     timer: Timer,
 ) {
     let mut watchdog = Watchdog::default();
-    let dropped = metrics.telemetry_dropped.with(["log"]);
     loop {
-        dropped.inc_by(log_writer::lost());
         let now_ns = mono_ns();
         let next = heartbeat.next_look(now_ns);
         let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));

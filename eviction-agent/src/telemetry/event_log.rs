@@ -1,15 +1,10 @@
 //! What `run` prints: one line for each event, as text or JSON. docs/reference/events.md is its contract.
 #![expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 
-mod cgroup_owner;
-mod kernel_kill;
-mod kube_api;
+mod cgroups;
 mod line;
-mod memory_limit;
 mod node_reclaim;
-mod pod_freeze;
-mod severity;
-mod task_alarm;
+mod pods;
 mod text;
 
 use std::collections::BTreeMap;
@@ -17,24 +12,20 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use eviction_core::input::ApiReachability;
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
 
 use eviction_bpf::attach_methods::ATTACH_METHODS;
 
-pub use cgroup_owner::CgroupOwner;
+pub use cgroups::{CgroupOwner, MemoryLimit, TaskAlarm};
 pub use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated, OomKill, Victim};
 pub use eviction_core::pod_ref::PodRef;
-pub use kernel_kill::KernelKill;
-pub use kube_api::KubeApi;
-pub use line::{Line, SCHEMA_VERSION};
-pub use memory_limit::MemoryLimit;
+pub use line::{Line, SCHEMA_VERSION, Severity};
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
-pub(crate) use pod_freeze::FREEZE_STATES;
-pub use pod_freeze::PodFreeze;
-pub use severity::Severity;
-pub use task_alarm::TaskAlarm;
+pub(crate) use pods::FREEZE_STATES;
+pub use pods::{KernelKill, PodFreeze};
 
 /// At most so many items of a list are printed; the others are counted.
 pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
@@ -339,4 +330,20 @@ pub struct BpfEventsLost {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stopped {
     pub reason: String,
+}
+
+/// See [`Event::KubeApi`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KubeApi {
+    pub state: &'static str,
+}
+
+impl From<ApiReachability> for KubeApi {
+    fn from(reach: ApiReachability) -> Self {
+        let state = match reach {
+            ApiReachability::Reachable => "reachable",
+            ApiReachability::Unreachable => "unreachable",
+        };
+        Self { state }
+    }
 }

@@ -2,17 +2,21 @@
 
 mod decision;
 mod files;
-mod oom;
 mod progress;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
-use crate::telemetry::metrics::{Metrics, backend_labels};
+use crate::telemetry::metrics::{Label, Metrics, backend_labels};
+use eviction_core::oom::{
+    ContainerStatusMismatch, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
+};
+use eviction_core::pod_ref::PodRef;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use eviction_bpf::EventClass;
@@ -20,18 +24,16 @@ use eviction_config::PodMetrics;
 use eviction_kube::events::EventSink;
 use eviction_node::async_fd::{register, take_count};
 
+use super::line_writer::{LOG_DROPPED, LineWriter};
 use super::pod_rates::PodRateExporter;
-use super::status::EngineStatus;
-use super::stdout::Printer;
 use crate::error::Failure;
 use crate::spsc::{Next, Receiver};
-use crate::telemetry::decision_id::DecisionIds;
 use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
-use crate::telemetry::queue::TelemetryEvent;
-use crate::telemetry::recording::queue::ReportQueue;
+use crate::telemetry::queue::{DecisionIds, TelemetryEvent};
+use crate::telemetry::recording::recorder::ReportQueue;
 use eviction_node::clock::{Clock, Instant};
 pub(crate) use files::SignalFiles;
 pub(crate) use progress::{ENDS, RESULTS};
@@ -42,21 +44,21 @@ const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct TelemetryExporter {
     output: Output,
-    printer: Printer,
+    printer: LineWriter,
     /// The recording's end for decisions and usages, and its thread.
     recording: Option<(ReportQueue, JoinHandle<()>)>,
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
-    /// Thresholds that are met, each by its signal and whether it is hard.
-    met: Vec<(Signal, bool)>,
-    /// Thresholds that were met when their signal became unknown.
-    lost: Vec<(Signal, bool)>,
+    /// What was published last of each threshold, by its signal and whether it is hard.
+    thresholds: BTreeMap<(Signal, bool), decision::State>,
     /// Signals that were known at any time.
     known: SignalSet,
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
-    status: EngineStatus,
+    /// Signals that are unavailable, and those whose last reading was rejected.
+    unavailable: Vec<Signal>,
+    rejected: Vec<Signal>,
     /// Notified when another configuration comes into force.
     took_effect: Arc<Notify>,
     pods: event_log::Pods,
@@ -78,12 +80,13 @@ pub(crate) struct TelemetryExporter {
 impl TelemetryExporter {
     pub(crate) fn new(
         output: Output,
-        printer: Printer,
+        printer: LineWriter,
         metrics: Arc<Metrics>,
         decision_ids: DecisionIds,
         took_effect: Arc<Notify>,
         events: Option<EventSink>,
     ) -> Self {
+        metrics.telemetry_dropped.add(["log"], LOG_DROPPED.clone());
         Self {
             output,
             printer,
@@ -91,12 +94,12 @@ impl TelemetryExporter {
             metrics,
             decision_ids,
             clock: Clock::start(),
-            met: Vec::new(),
-            lost: Vec::new(),
+            thresholds: BTreeMap::new(),
             known: SignalSet::EMPTY,
             conditions: Vec::new(),
             unknown_conditions: Vec::new(),
-            status: EngineStatus::default(),
+            unavailable: Vec::new(),
+            rejected: Vec::new(),
             took_effect,
             pods: event_log::Pods::default(),
             pod_rates: PodRateExporter::default(),
@@ -304,6 +307,51 @@ impl TelemetryExporter {
         if changed {
             self.publish(at.wall, Event::Pods(self.pods.clone()));
         }
+    }
+}
+
+/// OOM kills and terminated containers.
+impl TelemetryExporter {
+    /// The victims of a group kill may be in several pods; those that are not listed count for the first one's.
+    fn count_kills(&mut self, kill: &OomKill) {
+        let limit_scope = kill.limit_scope.name();
+        let count = |pod: Option<&PodRef>, kills: u64| {
+            self.metrics.oom_kills.with([limit_scope.into(), self.namespace_of(pod)]).inc_by(kills);
+        };
+        let victims = kill.group.as_ref().map_or(&[][..], |group| &group.victims);
+        victims.iter().for_each(|victim| count(victim.pod.as_ref(), 1));
+        count(kill.pod.as_ref(), kill.kills().saturating_sub(victims.len() as u64));
+        if let Some(kills) = kill.unattributed {
+            let namespace = self.namespace_of(kill.pod.as_ref());
+            self.metrics.oom_kills_unattributed.with([kill.detected_by.into(), namespace]).inc_by(kills);
+        }
+    }
+
+    fn terminated(&mut self, mut terminated: Box<ContainerTerminated>, at: Timestamp) {
+        let namespace = self.namespace_of(terminated.container.pod.as_ref());
+        let contributing = terminated.contributing().next().map_or("", TerminationCause::name);
+        let limit_scope = terminated.limit_scope().map_or("", LimitScope::name);
+        let labels =
+            [terminated.cause().name().into(), contributing.into(), limit_scope.into(), namespace.clone()];
+        self.metrics.container_terminations.with(labels).inc();
+        if let Some(mismatch) = terminated.mismatch {
+            self.count_mismatch(mismatch, namespace);
+        }
+        terminated.finished_at = self.clock.shown(terminated.finished_at);
+        self.publish(at, Event::ContainerTerminated(terminated));
+    }
+
+    fn status_mismatch(&mut self, mismatch: Box<ContainerStatusMismatch>, at: Timestamp) {
+        self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.container.pod.as_ref()));
+        self.publish(at, Event::ContainerStatusMismatch(mismatch));
+    }
+
+    fn namespace_of(&self, pod: Option<&PodRef>) -> Label {
+        self.metrics.namespace(pod.map_or("", |pod| &pod.namespace))
+    }
+
+    fn count_mismatch(&self, mismatch: MismatchKind, namespace: Label) {
+        self.metrics.container_status_mismatches.with([mismatch.name().into(), namespace]).inc();
     }
 }
 

@@ -277,7 +277,7 @@ metrics! {
     /// Times that the pods file could not be used.
     Node pods_file_errors: Counter = "pods_file_errors";
     /// Events, output lines and log lines that were dropped because their reader was too slow.
-    Node telemetry_dropped: Counter["queue"] = "telemetry_dropped", from ["events", "output", "log"];
+    Node telemetry_dropped: Counter["queue"] = "telemetry_dropped", from ["events", "output"];
     /// Bytes of the recordings on disk.
     Recorder recorder_size: IntGauge = "recorder_size_bytes";
     /// Times that the recorder could not write.

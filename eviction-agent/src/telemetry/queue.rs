@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use prometheus_client::metrics::counter::Counter;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::telemetry::metrics::Metrics;
@@ -23,7 +24,7 @@ use crate::error::Failure;
 use crate::spsc::{Receiver, Sender, channel};
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::pod_rates::PodTaskDelta;
-use eviction_node::clock::Instant;
+use eviction_node::clock::{Clock, Instant};
 use eviction_node::sampler::MemoryUsage;
 
 /// Some seconds of the busiest node; each is a few hundred bytes.
@@ -106,6 +107,26 @@ pub(crate) enum Step {
     Refused(KillRejection),
 }
 
+/// Names of decisions: the start of the first agent of those that went on with each other's numbers,
+/// in milliseconds and hexadecimal digits, and a number. No other decision of this node is called so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct DecisionIds {
+    first_start_ms: i64,
+}
+
+impl DecisionIds {
+    /// Those of an agent that goes on with nobody's.
+    pub(crate) fn of_this_start() -> Self {
+        Self { first_start_ms: Clock::start().now().wall.as_millisecond() }
+    }
+
+    /// The name of the decision of this number.
+    pub(crate) fn of(self, decision: u64) -> String {
+        format!("{:x}-{decision}", self.first_start_ms)
+    }
+}
+
 /// The control loop's end of the queue.
 #[derive(Debug)]
 pub(crate) struct TelemetryQueue {
@@ -152,5 +173,16 @@ impl TelemetryQueue {
 
     fn lose(&self) {
         self.dropped.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_of_two_starts_have_two_names() {
+        let of = |first_start_ms| DecisionIds { first_start_ms }.of(3);
+        assert_eq!((of(0x19a8f).as_str(), of(0x19a90).as_str()), ("19a8f-3", "19a90-3"));
     }
 }

@@ -65,7 +65,7 @@ use super::startup::source_event;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use crate::telemetry::recording::Recorded;
-use crate::telemetry::recording::queue::RecordingQueue;
+use crate::telemetry::recording::recorder::RecordingQueue;
 pub(crate) use freeze::FreezeState;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;

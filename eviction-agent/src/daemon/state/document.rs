@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::LoopState;
-use crate::telemetry::decision_id::DecisionIds;
+use crate::telemetry::queue::DecisionIds;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, Instant};
 

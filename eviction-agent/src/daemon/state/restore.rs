@@ -6,7 +6,7 @@ use super::LoopState;
 use super::document::{self, Document, Identity};
 use super::file::StateFile;
 use crate::error::chain;
-use crate::telemetry::decision_id::DecisionIds;
+use crate::telemetry::queue::DecisionIds;
 use eviction_core::time::{Timestamp, since};
 use eviction_node::clock::{Clock, mono_ns};
 

@@ -34,14 +34,13 @@ use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::http::local::LocalSocket;
 use crate::telemetry::http::{self, Health};
+use crate::telemetry::line_writer::LineWriter;
 use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Header;
-use crate::telemetry::recording::queue::{RecordingQueue, ReportQueue};
-use crate::telemetry::recording::thread::{self, Recording};
+use crate::telemetry::recording::recorder::{self, Recording, RecordingQueue, ReportQueue};
 use crate::telemetry::recording::writer::Limits;
-use crate::telemetry::stdout::Printer;
 
 /// Name of the socket in the state directory.
 const SOCKET: &str = "agent.sock";
@@ -196,7 +195,9 @@ fn exporter(
     // An agent that only advises writes no Events.
     let events =
         session.filter(|_| !plan.service.action.is_dry()).map(|session| cluster::events(session, metrics));
-    let printer = Printer::start(std::io::stdout(), Arc::clone(metrics))?;
+    let dropped = metrics.telemetry_dropped.with(["output"]);
+    let printer = LineWriter::start("stdout", std::io::stdout(), dropped)
+        .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
     Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
@@ -224,7 +225,7 @@ fn recording(
     let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
     let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
     let Recording { inputs, reports, thread } =
-        thread::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics)?;
+        recorder::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics)?;
     Ok(Some((inputs, (reports, thread))))
 }
 

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods,
-    ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
+    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, KubeApi,
+    Pods, ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
 };
 use eviction_core::units::display_bytes;
 
@@ -49,7 +49,12 @@ impl fmt::Display for Event {
             Self::TaskAlarm(alarm) => alarm.fmt(f),
             Self::MemoryLimit(limit) => limit.fmt(f),
             Self::NodeReclaim(reclaim) => reclaim.fmt(f),
-            Self::KubeApi(api) => api.fmt(f),
+            Self::KubeApi(KubeApi { state: "reachable" }) => {
+                f.write_str("API server reachable again: pending evictions are decided anew")
+            }
+            Self::KubeApi(KubeApi { state: _ }) => {
+                f.write_str("API server unreachable: soft evictions wait, hard ones follow the configuration")
+            }
             Self::PodFreeze(freeze) => freeze.fmt(f),
             Self::Stopped(Stopped { reason }) => write!(f, "stopped: {reason}"),
         }

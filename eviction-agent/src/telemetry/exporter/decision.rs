@@ -5,12 +5,13 @@ use eviction_core::record::{
     DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
 };
 use eviction_core::signal::{NodeCondition, Signal};
+use eviction_core::signal_filter::RejectedReading;
 use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
-use crate::telemetry::event_log::{self, Event};
+use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
 use crate::telemetry::queue::DecisionEvent;
-use eviction_node::clock::Instant;
+use eviction_node::clock::{Clock, Instant};
 
 /// How many of the ranked pods a line shows.
 const SHOWN: usize = 8;
@@ -32,7 +33,7 @@ impl TelemetryExporter {
         if let Some(ProposalRecord::Applied) = record.proposal {
             self.took_effect.notify_one();
         }
-        for line in self.status.update(&record, &self.metrics, &self.clock) {
+        for line in self.status_changes(&record) {
             self.publish(sampled.wall, line);
         }
         self.conditions(&record, *sampled);
@@ -45,6 +46,38 @@ impl TelemetryExporter {
             let line = self.eviction_line(id, event, evaluation, eviction);
             self.publish(record.at, Event::EvictionDecision(Box::new(line)));
         }
+    }
+
+    /// What a decision says beside its evaluation, and the one before did not: signals that are unavailable,
+    /// rejected readings, and changed configurations.
+    fn status_changes(&mut self, record: &DecisionRecord) -> Vec<Event> {
+        let mut events = Vec::new();
+        for signal in Signal::ALL {
+            let is_unavailable = record.unavailable.contains(&signal);
+            if is_unavailable != self.unavailable.contains(&signal) {
+                self.metrics.signal_unavailable.with([signal.name()]).set(i64::from(is_unavailable));
+                let state = if is_unavailable { "unavailable" } else { "available" };
+                events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
+            }
+        }
+        self.unavailable.clone_from(&record.unavailable);
+        if let Some(evaluation) = record.evaluation() {
+            for RejectedReading { signal, available, capacity, why } in evaluation.rejected.iter().copied() {
+                if self.rejected.contains(&signal) {
+                    continue;
+                }
+                let (signal, reason) = (signal.name(), why.name());
+                self.metrics.implausible_readings.with([signal, reason]).inc();
+                let event = ReadingRejected { signal, reason, available, capacity };
+                events.push(Event::ReadingRejected(event));
+            }
+            self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
+        }
+        if let Some(proposal) = &record.proposal {
+            self.metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Pending { .. })));
+            events.push(Event::ConfigChange(config_change(proposal, &self.clock)));
+        }
+        events
     }
 
     fn count_eviction(
@@ -107,11 +140,10 @@ impl TelemetryExporter {
     }
 
     fn thresholds(&mut self, evaluation: &EvaluationRecord, detected_by: &str, sampled: Instant) {
-        let (mut met, mut lost) = (Vec::new(), Vec::new());
+        let before = std::mem::take(&mut self.thresholds);
         for threshold in &evaluation.thresholds {
             let key = (threshold.signal, threshold.is_hard());
-            let (is_met, was_met) = (threshold.met.is_some(), self.met.contains(&key));
-            met.extend(is_met.then_some(key));
+            let is_met = threshold.met.is_some();
             let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
             // A signal that was never known has no series: this may be no node.
             if is_met || reading.is_some() {
@@ -121,9 +153,9 @@ impl TelemetryExporter {
                 let labels = [threshold.signal.name(), hard_or_soft(threshold.is_hard())];
                 self.metrics.threshold_met.with(labels).set(Some(i64::from(is_met)));
             }
-            let before = State::of(was_met, !self.lost.contains(&key));
+            let before = before.get(&key).copied().unwrap_or_default();
             let state = before.next(is_met, reading.is_some());
-            lost.extend((state == State::Unknown).then_some(key));
+            self.thresholds.insert(key, state);
             if state == before {
                 continue;
             }
@@ -142,7 +174,6 @@ impl TelemetryExporter {
             }
             self.publish(sampled.wall, Event::Threshold(line));
         }
-        (self.met, self.lost) = (met, lost);
     }
 
     fn conditions(&mut self, record: &DecisionRecord, sampled: Instant) {
@@ -186,6 +217,19 @@ impl TelemetryExporter {
     }
 }
 
+fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
+    let (state, until, would_evict) = match proposal {
+        ProposalRecord::Unchanged => ("unchanged", None, Vec::new()),
+        ProposalRecord::Applied => ("applied", None, Vec::new()),
+        ProposalRecord::Pending { since: _, until, would_evict, would_reclaim: _ } => {
+            let names = would_evict.iter().map(|pod| PodRef::new(&pod.namespace, &pod.name));
+            ("pending", until.map(|until| clock.shown(until)), names.collect())
+        }
+    };
+    let (would_evict, would_evict_omitted) = event_log::bounded(would_evict.into_iter());
+    ConfigChange { state, until, would_evict, would_evict_omitted, ..ConfigChange::default() }
+}
+
 /// What a threshold comes to; a percentage of an unknown capacity comes to nothing.
 fn value(threshold: &ThresholdRecord) -> String {
     threshold.quantity.clone().unwrap_or_else(|| "0".to_owned())
@@ -196,8 +240,9 @@ fn whole_units(text: &str) -> Option<i64> {
 }
 
 /// What was last reported of a threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
     Cleared,
     Met,
     /// It was met when its signal became unknown.
@@ -205,14 +250,6 @@ enum State {
 }
 
 impl State {
-    fn of(is_met: bool, is_known: bool) -> Self {
-        match (is_met, is_known) {
-            (true, _) => Self::Met,
-            (false, true) => Self::Cleared,
-            (false, false) => Self::Unknown,
-        }
-    }
-
     /// A threshold that is no longer met is cleared only if its signal is known.
     fn next(self, is_met: bool, is_known: bool) -> Self {
         match (self, is_met, is_known) {
@@ -249,6 +286,7 @@ pub(super) fn micros(ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::{Form, Metrics};
 
     #[test]
     fn overshoot_is_never_negative() {
@@ -265,6 +303,20 @@ mod tests {
         assert_eq!(Unknown.next(true, true), Met);
         assert_eq!(Met.next(false, true), Cleared);
         assert_eq!(Cleared.next(false, false), Cleared, "nothing was met");
-        assert_eq!(State::of(false, false), Unknown);
+    }
+
+    #[test]
+    fn series_of_signals_exist_before_their_first_event() {
+        let metrics = Metrics::new("0", "0");
+        let text = metrics.encode(Form::OpenMetrics).unwrap();
+        for signal in Signal::ALL.map(Signal::name) {
+            let labels = format!("eviction_signal=\"{signal}\"");
+            assert!(text.contains(&format!("eviction_agent_signal_unavailable{{{labels}}} 0\n")), "{text}");
+            for reason in ["negative_capacity", "capacity_changed", "suddenly_nothing"] {
+                let line =
+                    format!("eviction_agent_implausible_readings_total{{{labels},reason=\"{reason}\"}} 0\n");
+                assert!(text.contains(&line), "{line}: {text}");
+            }
+        }
     }
 }

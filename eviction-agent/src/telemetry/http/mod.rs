@@ -5,11 +5,10 @@
 pub(crate) mod local;
 pub(crate) mod page;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,10 +59,10 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves until dropped.
 pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn Health>) {
-    let (listener, peers) = (&listener, &Peers::default());
+    let (listener, peers) = (&listener, &Mutex::default());
     let accept = || async move {
         let (stream, peer) = listener.accept().await?;
-        Ok(peers.take(peer.ip()).map(|slot| (stream, slot)))
+        Ok(place(peers, peer.ip()).map(|place| (stream, place)))
     };
     let answer = move |request: &Request<Incoming>| answer(request, &metrics, health.as_ref());
     serve_connections(MAX_CONNECTIONS, LONGEST, accept, answer).await;
@@ -116,43 +115,16 @@ async fn serve_connections<S, G, F>(
     }
 }
 
-/// How many connections each peer has.
-#[derive(Clone, Debug, Default)]
-struct Peers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
-
-impl Peers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for one more, unless that peer has all of his.
-    fn take(&self, peer: IpAddr) -> Option<PeerSlot> {
-        let mut peers = self.lock();
-        let taken = peers.entry(peer).or_default();
-        (*taken < MOST_OF_A_PEER).then(|| {
-            *taken += 1;
-            PeerSlot { peers: self.clone(), peer }
-        })
-    }
-}
-
-/// Given back when it is dropped.
-#[derive(Debug)]
-struct PeerSlot {
-    peers: Peers,
-    peer: IpAddr,
-}
-
-impl Drop for PeerSlot {
-    fn drop(&mut self) {
-        let mut peers = self.peers.lock();
-        if let Some(taken) = peers.get_mut(&self.peer) {
-            *taken -= 1;
-            if *taken == 0 {
-                peers.remove(&self.peer);
-            }
-        }
-    }
+/// A place for one more connection of a peer, held until it is dropped, unless that peer has all of his.
+fn place(peers: &Mutex<Vec<Weak<IpAddr>>>, peer: IpAddr) -> Option<Arc<IpAddr>> {
+    let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
+    peers.retain(|place| place.strong_count() > 0);
+    let taken = peers.iter().filter_map(Weak::upgrade).filter(|place| **place == peer).count();
+    (taken < MOST_OF_A_PEER).then(|| {
+        let place = Arc::new(peer);
+        peers.push(Arc::downgrade(&place));
+        place
+    })
 }
 
 fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
@@ -198,14 +170,15 @@ mod tests {
 
     #[test]
     fn a_peer_has_so_many_places_and_gets_them_back() {
-        let peers = Peers::default();
+        let peers = Mutex::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|peer| peer.parse::<IpAddr>().unwrap());
-        let mut places: Vec<_> = std::iter::from_fn(|| peers.take(one)).collect();
+        let mut places: Vec<_> = std::iter::from_fn(|| place(&peers, one)).collect();
         assert_eq!(places.len(), MOST_OF_A_PEER);
-        assert!(peers.take(other).is_some());
+        assert!(place(&peers, other).is_some());
         places.pop();
-        assert!(peers.take(one).is_some());
+        assert!(place(&peers, one).is_some());
         drop(places);
-        assert!(peers.lock().is_empty(), "nothing is kept of who left");
+        drop(place(&peers, other));
+        assert_eq!(peers.lock().unwrap().len(), 1, "nothing is kept of who left");
     }
 }

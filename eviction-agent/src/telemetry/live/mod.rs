@@ -3,14 +3,12 @@
 //! The exporter writes it and the server of the local API reads it, both on the main thread. The control
 //! loop knows nothing of it. Rankings and texts are made when somebody asks.
 
-mod events;
 pub mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use events::EventRing;
 use eviction_core::explain::explain_rank;
 use eviction_core::pod::PodName;
 use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, RankingRecord, ThresholdRecord};
@@ -166,6 +164,53 @@ fn nearest(ranking: &RankingRecord, asked: Option<&str>) -> Option<String> {
         asked.map_or(0.0, |asked| strsim::jaro_winkler(asked, if asked.contains('/') { name } else { bare }))
     };
     names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
+/// So many lines are kept, of so many bytes together.
+const EVENTS: usize = 1000;
+const EVENT_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+struct EventRing {
+    lines: VecDeque<Event>,
+    bytes: usize,
+    /// The number of the newest.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Event {
+    seq: u64,
+    at: Timestamp,
+    json: Box<str>,
+}
+
+impl EventRing {
+    /// Takes a JSON object, whose first member becomes its number.
+    fn push(&mut self, at: Timestamp, json: &str) {
+        self.last += 1;
+        let json = format!("{{\"seq\":{},{}\n", self.last, json.strip_prefix('{').unwrap_or("}"));
+        self.bytes += json.len();
+        self.lines.push_back(Event { seq: self.last, at, json: json.into() });
+        while self.lines.len() > EVENTS || self.bytes > EVENT_BYTES {
+            let Some(oldest) = self.lines.pop_front() else { return };
+            self.bytes -= oldest.json.len();
+        }
+    }
+
+    /// Those with a greater number. All of them if the number is of an agent that ran before.
+    fn after(&self, seq: u64) -> String {
+        let seq = if seq > self.last { 0 } else { seq };
+        self.lines.iter().filter(|event| event.seq > seq).map(|event| &*event.json).collect()
+    }
+
+    fn since(&self, at: Timestamp) -> String {
+        self.lines.iter().filter(|event| event.at >= at).map(|event| &*event.json).collect()
+    }
+
+    fn last(&self) -> u64 {
+        self.last
+    }
 }
 
 #[cfg(test)]

@@ -118,3 +118,24 @@ fn thresholds_are_those_of_the_metrics() {
     let threshold = of_agent(state(&live, &metrics));
     assert_eq!((threshold.met, threshold.eta_seconds), (true, None));
 }
+
+#[test]
+fn events_are_numbered_and_bounded() {
+    let mut ring = EventRing::default();
+    let at = |second| Timestamp::from_second(second).unwrap();
+    for number in 1..=3 {
+        ring.push(at(number), &format!("{{\"event\":\"e{number}\"}}"));
+    }
+    assert_eq!(ring.after(1), "{\"seq\":2,\"event\":\"e2\"}\n{\"seq\":3,\"event\":\"e3\"}\n");
+    assert_eq!(ring.after(3), "");
+    assert_eq!(ring.after(500).lines().count(), 3, "the agent was restarted");
+    assert_eq!(ring.since(at(3)).lines().count(), 1);
+    (0..2 * EVENTS).for_each(|_| ring.push(at(4), "{\"a\":1}"));
+    assert_eq!(ring.lines.len(), EVENTS);
+    let long = format!("{{\"a\":\"{}\"}}", "x".repeat(EVENT_BYTES / 10));
+    (0..20).for_each(|_| ring.push(at(5), &long));
+    assert!(ring.bytes <= EVENT_BYTES && ring.lines.len() < 10, "{}", ring.bytes);
+    ring.push(at(6), &format!("{{\"a\":\"{}\"}}", "x".repeat(2 * EVENT_BYTES)));
+    assert_eq!(ring.lines.len(), 0, "a line longer than all of the room is not kept");
+    assert_eq!(ring.bytes, 0);
+}

@@ -1,19 +1,18 @@
 //! Recordings: everything that the engine was told, so that it can be asked again.
 //!
-//! The control loop puts each input of the engine into a bounded queue (`queue`), and a thread of its own
-//! writes it (`thread`, `writer`). A recording is a directory of segments, about one an hour. Each
+//! The control loop puts each input of the engine into a bounded queue, and a thread of its own writes it
+//! (`recorder`, `writer`). A recording is a directory of segments, about one an hour. Each
 //! begins with a [`Key`], which is all that an engine needs to go on from there. `docs/recordings.md` has the
 //! format.
 
 pub mod excerpt;
 pub mod format;
 pub(crate) mod pods;
-pub(crate) mod queue;
 pub mod reader;
+pub(crate) mod recorder;
 mod sample;
 #[cfg(test)]
 mod tests;
-pub(crate) mod thread;
 pub mod writer;
 
 use std::sync::Arc;

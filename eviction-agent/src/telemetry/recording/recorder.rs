@@ -1,0 +1,318 @@
+//! The recorder: the control loop's end of a recording, and the thread that writes it. Nothing waits for it.
+//!
+//! The control loop's end is a bounded queue. Samples are copied into buffers that come back, so that a sample
+//! allocates nothing. What does not fit is lost and counted, and everything after it as well until the next [`Key`].
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use eviction_core::input::{Event, Input};
+use eviction_core::record::{DecisionRecord, PodSample};
+use eviction_core::snapshot::Snapshot;
+use eviction_node::clock::Clock;
+use prometheus_client::metrics::counter::Counter;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::writer::{Limits, Writer};
+use super::{Header, Key, Recorded};
+use crate::error::Failure;
+use crate::spsc::{Next, Receiver, Sender, channel};
+use crate::telemetry::metrics::{Group, Metrics};
+
+/// Inputs that wait for the recorder.
+const INPUTS: usize = 512;
+/// Samples among them.
+const SAMPLES: usize = 64;
+
+/// Takes what the engine is told.
+#[derive(Debug)]
+pub(crate) struct RecordingQueue {
+    queue: Sender<Recorded>,
+    /// Samples that were written.
+    buffers: Receiver<Arc<Snapshot>>,
+    /// The recorder wants to begin a segment.
+    wants_key: Arc<AtomicBool>,
+    /// There was a key, and nothing was lost since.
+    is_open: bool,
+    /// Inputs that were lost since the last key.
+    lost: u64,
+    dropped: Counter,
+    /// Whether what the engine decides is not carried out.
+    dry_run: bool,
+}
+
+impl RecordingQueue {
+    /// Whether a [`Key`] is to be sent at the end of an iteration.
+    pub(crate) fn wants_key(&self) -> bool {
+        self.wants_key.load(Ordering::Relaxed) || (!self.is_open && self.lost > 0)
+    }
+
+    /// Begins a segment with that key.
+    pub(crate) fn key(&mut self, key: Key) {
+        let key = Key { lost: self.lost, dry_run: self.dry_run, ..key };
+        if self.queue.send(Recorded::Key(Box::new(key))).is_ok() {
+            self.wants_key.store(false, Ordering::Relaxed);
+            (self.is_open, self.lost) = (true, 0);
+        }
+    }
+
+    /// Records an input.
+    pub(crate) fn input(&mut self, input: &Input) {
+        let event = match &input.event {
+            Event::Sample(sample) => self.copy(sample).map(Event::Sample),
+            Event::Reclaimed(Ok(sample)) => self.copy(sample).map(|copy| Event::Reclaimed(Ok(copy))),
+            Event::Admission(_) => return,
+            other => Some(other.clone()),
+        };
+        self.send(event.map(|event| Recorded::Input(Input { at: input.at, event })));
+    }
+
+    /// Records something else, or loses it.
+    pub(crate) fn send(&mut self, recorded: Option<Recorded>) {
+        if self.is_open
+            && let Some(recorded) = recorded
+            && self.queue.send(recorded).is_ok()
+        {
+            return;
+        }
+        if self.is_open || self.lost > 0 {
+            self.is_open = false;
+            self.lost += 1;
+            self.dropped.inc();
+        }
+    }
+
+    fn copy(&mut self, sample: &Snapshot) -> Option<Arc<Snapshot>> {
+        if !self.is_open {
+            return None;
+        }
+        let Next::Value(mut copy) = self.buffers.next() else { return None };
+        Arc::get_mut(&mut copy)?.copy_from(sample);
+        Some(copy)
+    }
+}
+
+/// Takes what telemetry has to record: decisions, and what pods use.
+#[derive(Debug)]
+pub(crate) struct ReportQueue {
+    queue: Sender<Recorded>,
+    dropped: Counter,
+}
+
+impl ReportQueue {
+    /// Records a decision.
+    pub(crate) fn decision(&mut self, record: &DecisionRecord) {
+        match serde_json::to_string(record) {
+            Ok(json) => self.send(Recorded::Decision(json)),
+            Err(error) => tracing::error!(%error, "a decision cannot be written as JSON"),
+        }
+    }
+
+    /// Records what pods use.
+    pub(crate) fn usage(&mut self, sample: &PodSample) {
+        self.send(Recorded::Usage(sample.at, Arc::clone(&sample.snapshot)));
+    }
+
+    fn send(&mut self, recorded: Recorded) {
+        if self.queue.send(recorded).is_err() {
+            self.dropped.inc();
+        }
+    }
+}
+
+/// Decisions and usages that wait.
+const REPORTS: usize = 64;
+
+/// After an error nothing is tried for this time.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// How often the limits are checked.
+const TIDY: Duration = Duration::from_secs(60);
+
+/// Both ends that the recorder takes from, and its thread.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) inputs: RecordingQueue,
+    pub(crate) reports: ReportQueue,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// If the directory cannot be used, or another agent records there.
+pub(crate) fn start(
+    limits: Limits,
+    header: Header,
+    clock: Clock,
+    dry_run: bool,
+    metrics: &Arc<Metrics>,
+) -> Result<Recording, Failure> {
+    let directory = limits.directory.display().to_string();
+    let failed = |error: io::Error| Failure::because(format!("record in {directory}"), &error);
+    metrics.with(Group::Recorder);
+    let writer = Writer::open(limits, header).map_err(failed)?;
+    let (queue, inputs) = channel(INPUTS).map_err(failed)?;
+    let (mut buffers, returned) = channel(SAMPLES).map_err(failed)?;
+    let (report_queue, reports) = channel(REPORTS).map_err(failed)?;
+    for _ in 0..SAMPLES {
+        drop(buffers.send(Arc::new(Snapshot::default())));
+    }
+    let wants_key = Arc::new(AtomicBool::new(true));
+    let recorder = Recorder {
+        writer,
+        inputs,
+        reports,
+        buffers,
+        wants_key: Arc::clone(&wants_key),
+        clock,
+        metrics: Arc::clone(metrics),
+        paused_until: None,
+        tidy_at: Instant::now(),
+    };
+    let thread = std::thread::Builder::new()
+        .name("recorder".to_owned())
+        .spawn(move || recorder.run())
+        .map_err(|error| Failure::because("start the recorder", &error))?;
+    let dropped = metrics.telemetry_dropped.with(["recorder"]);
+    let inputs = RecordingQueue {
+        queue,
+        buffers: returned,
+        wants_key,
+        is_open: false,
+        lost: 0,
+        dropped: dropped.clone(),
+        dry_run,
+    };
+    Ok(Recording { inputs, reports: ReportQueue { queue: report_queue, dropped }, thread })
+}
+
+struct Recorder {
+    writer: Writer,
+    inputs: Receiver<Recorded>,
+    reports: Receiver<Recorded>,
+    buffers: Sender<Arc<Snapshot>>,
+    wants_key: Arc<AtomicBool>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    /// After an error.
+    paused_until: Option<Instant>,
+    tidy_at: Instant,
+}
+
+impl Recorder {
+    fn run(mut self) {
+        lower_priority();
+        let mut is_busy = false;
+        loop {
+            let timeout = Timespec { tv_sec: i64::from(!is_busy), tv_nsec: 0 };
+            let mut fds =
+                [PollFd::new(&self.inputs, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
+            // Interrupted or not: both are read again.
+            let _ = poll(&mut fds, Some(&timeout));
+            self.inputs.clear();
+            self.reports.clear();
+            // Read in this order, and written in the other: what a decision was made of is before it.
+            let (reports, reports_ended) = self.reports();
+            let ended = self.take_inputs() & reports_ended;
+            reports.into_iter().for_each(|report| self.take(report));
+            let flushed = self.writer.flush();
+            self.check(flushed);
+            if ended {
+                return;
+            }
+            is_busy = self.maintain();
+        }
+    }
+
+    /// True if nothing more will come.
+    fn take_inputs(&mut self) -> bool {
+        loop {
+            match self.inputs.next() {
+                Next::Value(recorded) => self.take(recorded),
+                Next::Empty => return false,
+                Next::Ended => return true,
+            }
+        }
+    }
+
+    /// What waits, and whether nothing more will come.
+    fn reports(&mut self) -> (Vec<Recorded>, bool) {
+        let mut waiting = Vec::new();
+        loop {
+            match self.reports.next() {
+                Next::Value(report) => waiting.push(report),
+                Next::Empty => return (waiting, false),
+                Next::Ended => return (waiting, true),
+            }
+        }
+    }
+
+    fn take(&mut self, recorded: Recorded) {
+        let taken = self.writer.take(&recorded, |at| self.clock.shown(at));
+        self.check(taken);
+        if let Recorded::Input(Input {
+            event: Event::Sample(sample) | Event::Reclaimed(Ok(sample)), ..
+        }) = recorded
+        {
+            // There is room for all that there are.
+            drop(self.buffers.send(sample));
+        }
+    }
+
+    /// After an error it begins anew some time later.
+    fn check(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.writer.end();
+            self.metrics.recorder_write_errors.inc();
+            if self.paused_until.is_none() {
+                tracing::warn!(%error, "the recorder cannot write; it tries again every {} s", RETRY.as_secs());
+            }
+            self.paused_until = Some(Instant::now() + RETRY);
+        } else if self.writer.is_open() {
+            self.paused_until = None;
+        }
+        self.metrics.recorder_up.set(i64::from(self.writer.is_open()));
+    }
+
+    /// Keeps the limits and compresses. Whether there is more to do.
+    fn maintain(&mut self) -> bool {
+        let now = Instant::now();
+        if now >= self.tidy_at {
+            self.tidy_at = now + TIDY;
+            match self.writer.tidy() {
+                Ok((bytes, true)) => {
+                    self.metrics.recorder_size.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+                }
+                Ok((_, false)) => self.check(Err(io::Error::other("the disk has too little free space"))),
+                Err(error) => self.check(Err(error)),
+            }
+        }
+        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        if self.writer.wants_key() && !is_paused && !self.wants_key.load(Ordering::Relaxed) {
+            self.wants_key.store(true, Ordering::Relaxed);
+        }
+        match self.writer.compress() {
+            Ok(more) => more,
+            Err(error) => {
+                self.metrics.recorder_write_errors.inc();
+                tracing::warn!(%error, "a segment cannot be compressed; it stays as it is");
+                false
+            }
+        }
+    }
+}
+
+/// Idle for the disk. Of the CPU it needs little, and near a threshold it must keep up.
+fn lower_priority() {
+    const IDLE: libc::c_int = 3 << 13;
+    const PROCESS: libc::c_int = 1;
+    // SAFETY: it takes three numbers; 0 is the calling thread.
+    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, IDLE) };
+    if set < 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "ioprio_set");
+    }
+}
