@@ -7,7 +7,7 @@
 use std::fs;
 use std::time::Duration;
 
-use eviction_agent::telemetry::metrics::BackendLabels;
+use eviction_agent::telemetry::metrics::backend_labels;
 use eviction_bpf::attach_methods::ATTACH_METHODS;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
@@ -70,7 +70,7 @@ fn a_lost_link_moves_the_agent_to_the_next_backend() {
     assert_ne!(now.text("backend"), lost);
     assert!(now.text("reason").contains(&format!("{lost}: failed while running")), "{now:?}");
     let metrics = agent.metrics().unwrap();
-    let backend = BackendLabels::new("charge", &lost).backend;
+    let [_, backend] = backend_labels("charge", &lost);
     let labels = [("source", "charge"), ("backend", &*backend)];
     assert_eq!(metrics.sum("eviction_agent_backend_failures_total", &labels), 1.0);
     assert_eq!(metrics.sum("eviction_agent_backend_info", &labels), 0.0);

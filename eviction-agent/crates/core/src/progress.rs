@@ -261,6 +261,10 @@ pub enum ApiOperation {
     NodeConditions,
     /// The node as it is.
     Node,
+    /// A new Event.
+    CreateEvent,
+    /// The count of an Event.
+    PatchEvent,
 }
 
 impl ApiOperation {
@@ -274,6 +278,8 @@ impl ApiOperation {
             Self::Taints => ("patch", "nodes"),
             Self::NodeConditions => ("patch", "nodes/status"),
             Self::Node => ("get", "nodes"),
+            Self::CreateEvent => ("create", "events.events.k8s.io"),
+            Self::PatchEvent => ("patch", "events.events.k8s.io"),
         }
     }
 
@@ -287,6 +293,8 @@ impl ApiOperation {
             Self::Taints => "taints",
             Self::NodeConditions => "conditions",
             Self::Node => "node",
+            Self::CreateEvent => "event",
+            Self::PatchEvent => "event_count",
         }
     }
 }

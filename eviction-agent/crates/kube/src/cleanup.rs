@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::progress::ApiResult;
-use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
@@ -12,7 +11,7 @@ use crate::client::Client;
 use crate::error::OperationError;
 use crate::node_identity::message;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
-use crate::nullable::nullable;
+use crate::nullable::objects;
 use crate::request::Request;
 
 /// A guard against others who write all the time, and against a server that does not come back.
@@ -25,27 +24,25 @@ const ROUNDS: u32 = 2;
 const PAGE: u32 = 50;
 const LARGEST: usize = 32 << 20;
 
-/// A page of the list of nodes.
-#[derive(Deserialize)]
-struct NodeList {
-    metadata: ListMetadata,
-    items: Vec<ListedNode>,
-}
+objects! {
+    /// A page of the list of nodes.
+    struct NodeList {
+        metadata: ListMetadata,
+        items: Vec<ListedNode>,
+    }
 
-#[derive(Deserialize)]
-struct ListMetadata {
-    #[serde(default, rename = "continue", deserialize_with = "nullable")]
-    next: String,
-}
+    struct ListMetadata {
+        #[serde(rename = "continue")]
+        next: String,
+    }
 
-#[derive(Deserialize)]
-struct ListedNode {
-    metadata: NodeMetadata,
-}
+    struct ListedNode {
+        metadata: NodeMetadata,
+    }
 
-#[derive(Deserialize)]
-struct NodeMetadata {
-    name: String,
+    struct NodeMetadata {
+        name: String,
+    }
 }
 
 /// Lists the names of all nodes.

@@ -1,4 +1,4 @@
-//! Requests to the API server.
+//! Requests to the API server, and to the kubelet for the configuration that it runs with.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,14 +7,13 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::access::Access;
+use crate::access::{Access, KubeletAddress};
 use crate::backoff::Backoff;
 use crate::error::{AccessError, RequestError};
 use crate::metrics::{Observer, operation};
 use crate::reachability::{ApiReachability, Availability};
 use crate::request::{Request, Response, retry_after};
-use crate::stack::{Service, Stack};
-use crate::token::TokenFile;
+use crate::stack::{Service, Stack, TokenFile};
 
 /// Connections that [`Client::keep_warm`] keeps good: at a threshold crossing the node is tainted and
 /// a pod evicted, and neither waits for the other's connection.
@@ -302,6 +301,41 @@ where
     B: http_body::Body<Data = bytes::Bytes, Error: Into<crate::error::BoxError>> + Send + 'static,
 {
     kube::Client::new(service, "default")
+}
+
+/// Where it is served.
+pub const CONFIGZ_PATH: &str = "/configz";
+
+/// The kubelet may have to ask the API server who asks: it gives that up after 10 s
+/// (`authentication.webhook`).
+const CONFIGZ_WITHIN: Duration = Duration::from_secs(12);
+
+/// Reads it from a kubelet with the credentials for the API server. Without a `server_name` its certificate may
+/// be for `node_name`, as one that it has signed itself is, or for its address.
+///
+/// # Errors
+/// Why there is no response; of certificates, why the first name does not fit.
+pub async fn fetch_configz(
+    access: &Access,
+    kubelet: &KubeletAddress,
+    node_name: Option<&str>,
+) -> Result<Response, RequestError> {
+    let Some(node_name) = node_name.filter(|_| kubelet.server_name.is_none()) else {
+        return ask_kubelet(access, kubelet.clone()).await;
+    };
+    let by_name = KubeletAddress { server_name: Some(node_name.to_owned()), ..kubelet.clone() };
+    match ask_kubelet(access, by_name).await {
+        Err(error @ RequestError::Certificate { .. }) => match ask_kubelet(access, kubelet.clone()).await {
+            Err(RequestError::Certificate { .. }) => Err(error),
+            result => result,
+        },
+        result => result,
+    }
+}
+
+async fn ask_kubelet(access: &Access, kubelet: KubeletAddress) -> Result<Response, RequestError> {
+    let client = Client::new(access.to_kubelet(kubelet)?)?;
+    client.request(Request::get(CONFIGZ_PATH).within(CONFIGZ_WITHIN)).await
 }
 
 impl Shared {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
-use crate::identity::Version;
+use crate::item::Version;
 use crate::metrics::{MetricEvent, Observer};
 use crate::node_patch::{Difference, NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
 use crate::object_store::StoreView;

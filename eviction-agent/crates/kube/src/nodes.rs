@@ -1,122 +1,77 @@
 //! The parts of `v1.Node` that count.
 
-use serde::Deserialize;
-
 use eviction_core::node as core;
 use eviction_core::time::Timestamp;
 
-use crate::nullable::{nullable, nullable_list};
+use crate::nullable::{List, objects};
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Node {
-    #[serde(deserialize_with = "nullable")]
-    metadata: Metadata,
-    #[serde(deserialize_with = "nullable")]
-    spec: Spec,
-    #[serde(deserialize_with = "nullable")]
-    status: Status,
-}
+objects! {
+    struct Node {
+        metadata: Metadata,
+        spec: Spec,
+        status: Status,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    uid: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    resource_version: Box<str>,
-}
+    struct Metadata {
+        name: Box<str>,
+        uid: Box<str>,
+        resource_version: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    #[serde(deserialize_with = "nullable")]
-    unschedulable: bool,
-    #[serde(deserialize_with = "nullable_list")]
-    taints: Vec<Taint>,
-}
+    struct Spec {
+        unschedulable: bool,
+        taints: List<Taint>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Taint {
-    #[serde(deserialize_with = "nullable")]
-    key: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    value: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    effect: Box<str>,
-}
+    struct Taint {
+        key: Box<str>,
+        value: Box<str>,
+        effect: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    #[serde(deserialize_with = "nullable_list")]
-    conditions: Vec<Condition>,
-    #[serde(deserialize_with = "nullable_list")]
-    addresses: Vec<Address>,
-    #[serde(deserialize_with = "nullable")]
-    daemon_endpoints: DaemonEndpoints,
-    #[serde(deserialize_with = "nullable")]
-    node_info: NodeInfo,
-    #[serde(deserialize_with = "nullable_list")]
-    images: Vec<ContainerImage>,
-}
+    struct Status {
+        conditions: List<Condition>,
+        addresses: List<Address>,
+        daemon_endpoints: DaemonEndpoints,
+        node_info: NodeInfo,
+        images: List<ContainerImage>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerImage {
-    #[serde(deserialize_with = "nullable_list")]
-    names: Vec<Box<str>>,
-    #[serde(deserialize_with = "nullable")]
-    size_bytes: i64,
-}
+    struct ContainerImage {
+        names: List<Box<str>>,
+        size_bytes: i64,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Condition {
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    kind: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    status: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    reason: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    message: Box<str>,
-    last_heartbeat_time: Option<Timestamp>,
-    last_transition_time: Option<Timestamp>,
-}
+    struct Condition {
+        #[serde(rename = "type")]
+        kind: Box<str>,
+        status: Box<str>,
+        reason: Box<str>,
+        message: Box<str>,
+        last_heartbeat_time: Option<Timestamp>,
+        last_transition_time: Option<Timestamp>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Address {
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    kind: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    address: Box<str>,
-}
+    struct Address {
+        #[serde(rename = "type")]
+        kind: Box<str>,
+        address: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct DaemonEndpoints {
-    #[serde(deserialize_with = "nullable")]
-    kubelet_endpoint: Endpoint,
-}
+    struct DaemonEndpoints {
+        kubelet_endpoint: Endpoint,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Endpoint {
-    /// As the API has it; there is no such field with a capital in any other object.
-    #[serde(rename = "Port", deserialize_with = "nullable")]
-    port: i64,
-}
+    struct Endpoint {
+        /// As the API has it; there is no such field with a capital in any other object.
+        #[serde(rename = "Port")]
+        port: i64,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct NodeInfo {
-    #[serde(rename = "bootID", deserialize_with = "nullable")]
-    boot_id: Box<str>,
+    struct NodeInfo {
+        #[serde(rename = "bootID")]
+        boot_id: Box<str>,
+    }
 }
 
 /// Reads a Node from JSON. It must have a name and a uid.
@@ -138,9 +93,9 @@ impl From<Node> for core::Node {
     fn from(node: Node) -> Self {
         let Node { metadata, spec, status } = node;
         let Metadata { name, uid, resource_version } = metadata;
-        let Spec { unschedulable, taints } = spec;
+        let Spec { unschedulable, taints: List(taints) } = spec;
         let Status { conditions, addresses, daemon_endpoints, node_info, images } = status;
-        let internal = addresses.into_iter().find(|address| &*address.kind == "InternalIP");
+        let internal = addresses.0.into_iter().find(|address| &*address.kind == "InternalIP");
         let port = daemon_endpoints.kubelet_endpoint.port;
         Self {
             name,
@@ -151,17 +106,17 @@ impl From<Node> for core::Node {
                 .into_iter()
                 .map(|Taint { key, value, effect }| core::Taint { key, value, effect })
                 .collect(),
-            conditions: conditions.into_iter().map(Into::into).collect(),
+            conditions: conditions.0.into_iter().map(Into::into).collect(),
             internal_ip: internal.map(|address| address.address),
             kubelet_port: u16::try_from(port).ok().filter(|port| *port != 0),
             boot_id: node_info.boot_id,
-            images: images.into_iter().map(Into::into).collect(),
+            images: images.0.into_iter().map(Into::into).collect(),
         }
     }
 }
 
 impl From<ContainerImage> for core::ContainerImage {
-    fn from(ContainerImage { names, size_bytes }: ContainerImage) -> Self {
+    fn from(ContainerImage { names: List(names), size_bytes }: ContainerImage) -> Self {
         Self { names, size_bytes: u64::try_from(size_bytes).unwrap_or_default() }
     }
 }

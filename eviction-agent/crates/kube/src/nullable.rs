@@ -1,6 +1,23 @@
-//! JSON's null, which Go's decoder takes for "leave the zero value".
+//! Objects of the API as far as they are read: JSON's null is the zero value, as for Go's decoder.
 
 use serde::{Deserialize, Deserializer};
+
+/// Declares structs that are read of the API's JSON. An absent field is the zero value, and so is null; what is not
+/// declared is ignored.
+macro_rules! objects {
+    ($($(#[$outer:meta])* $vis:vis struct $name:ident {
+        $($(#[$inner:meta])* $field:ident: $type:ty,)*
+    })+) => {$(
+        $(#[$outer])*
+        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        $vis struct $name {
+            $($(#[$inner])* #[serde(deserialize_with = "crate::nullable::nullable")] $field: $type,)*
+        }
+    )+};
+}
+
+pub(crate) use objects;
 
 /// Null is the zero value.
 pub fn nullable<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>
@@ -15,7 +32,22 @@ pub fn nullable_list<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Ve
 where
     T: Default + Deserialize<'de>,
 {
-    let list: Option<Vec<Option<T>>> = Option::deserialize(deserializer)?;
-    let list = list.unwrap_or_default().into_iter();
-    Ok(list.map(Option::unwrap_or_default).collect())
+    nullable(deserializer).map(|List(list)| list)
+}
+
+/// A list in which null is the zero value.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T>(pub(crate) Vec<T>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = Vec::<Option<T>>::deserialize(deserializer)?;
+        Ok(Self(list.into_iter().map(Option::unwrap_or_default).collect()))
+    }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::identity::{Identity, Key, Version};
+use crate::item::{Identity, Key, Version};
 use crate::metrics::WatchEvent;
 
 /// More are not kept: a node runs at most some hundreds.

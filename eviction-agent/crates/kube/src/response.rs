@@ -30,7 +30,7 @@ const OTHER_UID_IN_THE: &str = "UID in the precondition";
 
 /// What authorizers write, and admission does not: `apierrors.NewForbidden` over
 /// `responsewriters.ForbiddenMessage`.
-pub(crate) const NO_RIGHT: &str = "is forbidden: User ";
+const NO_RIGHT: &str = "is forbidden: User ";
 
 /// What texts of the server are cut to.
 const LONGEST_TEXT: usize = 512;
@@ -91,7 +91,7 @@ fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
             Some(Body { kind: Some(kind), status, .. })
                 if matches!(
                     (&**kind, status.as_str()),
-                    ("Status", Some("Success")) | ("Pod" | "Node", _)
+                    ("Status", Some("Success")) | ("Pod" | "Node" | "Event", _)
                 ) =>
             {
                 ApiResult::Accepted

@@ -154,14 +154,10 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     fn take(&mut self, event: Event<Item>) {
         match event {
             Event::Init => self.store.begin_list(),
-            Event::InitApply(item) => {
-                let happened = match item.identity {
-                    Ok(identity) => {
-                        self.store.list(identity, (self.resource.decode)(item.json.get().as_bytes()))
-                    }
-                    Err(_) => WatchEvent::Unreadable,
-                };
-                self.requests.count(happened);
+            Event::InitApply(Item { identity, json, .. }) => {
+                let decode = &self.resource.decode;
+                let listed = identity.map(|it| self.store.list(it, decode(json.get().as_bytes())));
+                self.requests.count(listed.unwrap_or(WatchEvent::Unreadable));
             }
             Event::InitDone => {
                 self.store.end_list();
@@ -170,21 +166,14 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 self.error = None;
                 self.publish();
             }
-            Event::Apply(item) => {
-                let happened = match item.identity {
-                    Ok(identity) => {
-                        self.store.put(identity, (self.resource.decode)(item.json.get().as_bytes()))
-                    }
-                    Err(_) => WatchEvent::Unreadable,
-                };
-                self.count(happened);
+            Event::Apply(Item { identity, json, .. }) => {
+                let decode = &self.resource.decode;
+                let put = identity.map(|it| self.store.put(it, decode(json.get().as_bytes())));
+                self.count(put.unwrap_or(WatchEvent::Unreadable));
             }
             Event::Delete(item) => {
-                let happened = match item.identity {
-                    Ok(identity) => self.store.remove(identity),
-                    Err(_) => WatchEvent::Unreadable,
-                };
-                self.count(happened);
+                let removed = item.identity.map(|it| self.store.remove(it));
+                self.count(removed.unwrap_or(WatchEvent::Unreadable));
             }
         }
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::time::nanos;
 use jiff::Timestamp;
 
 use super::object::{EventResult, Occurrence, Reason, Reporter, name, raise};
-use super::recorder::EventResponse;
 use crate::metrics::{MetricEvent, Observer};
 use crate::request::Request;
 
@@ -21,6 +21,9 @@ const ENDS_NS: u64 = 6 * 60 * SECOND_NS;
 
 /// What could not be written for so long is of no use: the API server itself keeps events for an hour.
 const EXPIRES_NS: u64 = 60 * 60 * SECOND_NS;
+
+/// How long nothing is written after a refusal that is the same for everything.
+const FORBIDDEN_NS: u64 = 60 * SECOND_NS;
 
 /// How long a count waits before it is raised at the server: it doubles each time.
 const GAPS_NS: (u64, u64) = (10 * SECOND_NS, 300 * SECOND_NS);
@@ -98,6 +101,28 @@ impl EventRequest {
     /// What it is about, for the log.
     pub(super) fn reason(&self) -> Reason {
         self.key.0
+    }
+
+    pub(super) fn operation(&self) -> ApiOperation {
+        if self.makes { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent }
+    }
+}
+
+/// Whether the server has what was requested. What it has already was made by a request that had no response.
+pub(super) fn is_done(makes: bool, result: &ApiResult) -> bool {
+    *result == ApiResult::Accepted || (makes && matches!(result, ApiResult::Rejected { status: 409, .. }))
+}
+
+/// Whether a request was not accepted or that is unknown. It may be repeated: an event is made under the same
+/// name, and a count is set and not added to.
+pub(super) fn is_to_be_repeated(makes: bool, result: &ApiResult) -> bool {
+    match result {
+        ApiResult::Throttled { .. }
+        | ApiResult::Unauthorized { .. }
+        | ApiResult::Unknown { .. }
+        | ApiResult::NotSent { .. } => true,
+        ApiResult::Rejected { status, .. } => matches!(status, 408 | 409) && !is_done(makes, result),
+        _ => false,
     }
 }
 
@@ -203,71 +228,50 @@ impl Correlator {
         Next::Write(Box::new(EventRequest { key: key.clone(), makes: !*exists, count: *count, request }))
     }
 
-    /// Takes the response to a request. `pause_ns` is how long nothing is sent if the server did not ask
-    /// for a pause itself.
+    /// Takes the result of a request. `pause_ns` is how long nothing is sent if it is to be repeated and the server
+    /// did not ask for a pause itself.
     pub(super) fn responded(
         &mut self,
         request: &EventRequest,
-        response: &EventResponse,
+        result: &ApiResult,
         pause_ns: u64,
         now_ns: u64,
     ) {
         let Some(series) = self.series.get_mut(&request.key) else { return };
         series.in_flight = false;
+        if is_to_be_repeated(request.makes, result) {
+            series.tries = series.tries.saturating_add(1);
+            let pause_ns = if let ApiResult::Throttled { pause } = result { nanos(*pause) } else { pause_ns };
+            self.held_until_ns = now_ns.saturating_add(pause_ns);
+            return;
+        }
+        if *result == ApiResult::Terminated && !request.makes {
+            // It is older than the server keeps events: what came since is another one.
+            series.count -= series.settled;
+            series.settled = 0;
+            series.exists = false;
+            series.due_ns = now_ns;
+            self.serial += 1;
+            series.name = name(&series.first, self.serial);
+            return;
+        }
         let settled = request.count.saturating_sub(series.settled);
-        let hold = match response {
-            EventResponse::Done => {
-                let made = u64::from(request.makes).min(settled);
-                for (result, times) in [(EventResult::Created, made), (EventResult::Counted, settled - made)]
-                {
-                    self.observer.observe(MetricEvent::Event(
-                        series.first.reason.name(),
-                        result.name(),
-                        times,
-                    ));
-                }
-                series.exists = true;
-                None
-            }
-            EventResponse::Missing => {
-                // It is older than the server keeps events: what came since is another one.
-                series.count -= series.settled;
-                series.settled = 0;
-                series.exists = false;
-                series.due_ns = now_ns;
-                self.serial += 1;
-                series.name = name(&series.first, self.serial);
-                return;
-            }
-            EventResponse::Refused { .. } => {
-                self.observer.observe(MetricEvent::Event(
-                    series.first.reason.name(),
-                    EventResult::Refused.name(),
-                    settled,
-                ));
-                None
-            }
-            EventResponse::Forbidden { pause, .. } => {
-                self.observer.observe(MetricEvent::Event(
-                    series.first.reason.name(),
-                    EventResult::Refused.name(),
-                    settled,
-                ));
-                Some(nanos(*pause))
-            }
-            EventResponse::Later { pause } => {
-                series.tries = series.tries.saturating_add(1);
-                self.held_until_ns = now_ns.saturating_add(pause.map_or(pause_ns, nanos));
-                return;
-            }
-        };
+        let is_done = is_done(request.makes, result);
+        series.exists |= is_done;
         series.settled = request.count;
         series.tries = 0;
         series.waits_since_ns = now_ns;
         series.due_ns = now_ns.saturating_add(series.gap_ns);
         series.gap_ns = (series.gap_ns * 2).min(GAPS_NS.1);
-        if let Some(pause) = hold {
-            self.held_until_ns = now_ns.saturating_add(pause);
+        if is_done {
+            let made = u64::from(request.makes).min(settled);
+            self.count(request.reason(), EventResult::Created, made);
+            self.count(request.reason(), EventResult::Counted, settled - made);
+        } else {
+            self.count(request.reason(), EventResult::Refused, settled);
+        }
+        if let ApiResult::Forbidden { .. } = result {
+            self.held_until_ns = now_ns.saturating_add(FORBIDDEN_NS);
         }
     }
 

@@ -12,294 +12,218 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use crate::nullable::{nullable, nullable_list};
-
-/// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Pod {
-    #[serde(deserialize_with = "nullable")]
-    metadata: Metadata,
-    #[serde(deserialize_with = "nullable")]
-    spec: Spec,
-    #[serde(deserialize_with = "nullable")]
-    status: Status,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    #[serde(deserialize_with = "nullable")]
-    uid: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    namespace: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    generation: i64,
-    #[serde(deserialize_with = "map")]
-    labels: SortedMap<Box<str>>,
-    #[serde(deserialize_with = "asked_for")]
-    annotations: SortedMap<Box<str>>,
-    #[serde(deserialize_with = "nullable_list")]
-    owner_references: Vec<OwnerReference>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct OwnerReference {
-    #[serde(deserialize_with = "nullable")]
-    kind: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    uid: Box<str>,
-    controller: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    priority: Option<i32>,
-    #[serde(deserialize_with = "nullable")]
-    priority_class_name: Box<str>,
-    termination_grace_period_seconds: Option<i64>,
-    #[serde(deserialize_with = "nullable_list")]
-    containers: Vec<Container>,
-    #[serde(deserialize_with = "nullable_list")]
-    init_containers: Vec<Container>,
-    #[serde(deserialize_with = "nullable_list")]
-    ephemeral_containers: Vec<EphemeralContainer>,
-    resources: Option<Resources>,
-    #[serde(deserialize_with = "nullable")]
-    overhead: Quantities,
-    #[serde(deserialize_with = "nullable_list")]
-    volumes: Vec<Volume>,
-    #[serde(deserialize_with = "nullable_list")]
-    tolerations: Vec<Toleration>,
-}
+use crate::nullable::{List, objects};
 
 type Quantities = BTreeMap<Box<str>, JsonQuantity>;
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Container {
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    image: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    resources: Resources,
-    restart_policy: Option<Box<str>>,
-}
+objects! {
+    /// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
+    pub struct Pod {
+        metadata: Metadata,
+        spec: Spec,
+        status: Status,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct EphemeralContainer {
-    #[serde(deserialize_with = "nullable")]
-    image: Box<str>,
-}
+    struct Metadata {
+        uid: Box<str>,
+        name: Box<str>,
+        namespace: Box<str>,
+        generation: i64,
+        labels: Labels,
+        annotations: Annotations,
+        owner_references: List<OwnerReference>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Resources {
-    #[serde(deserialize_with = "nullable")]
-    requests: Quantities,
-    #[serde(deserialize_with = "nullable")]
-    limits: Quantities,
-}
+    struct OwnerReference {
+        kind: Box<str>,
+        name: Box<str>,
+        uid: Box<str>,
+        controller: Option<bool>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Volume {
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    host_path: Option<IgnoredAny>,
-    git_repo: Option<IgnoredAny>,
-    config_map: Option<IgnoredAny>,
-    empty_dir: Option<EmptyDir>,
-    #[serde(deserialize_with = "nullable")]
-    image: ImageVolume,
-}
+    struct Spec {
+        priority: Option<i32>,
+        priority_class_name: Box<str>,
+        termination_grace_period_seconds: Option<i64>,
+        containers: List<Container>,
+        init_containers: List<Container>,
+        ephemeral_containers: List<EphemeralContainer>,
+        resources: Option<Resources>,
+        overhead: Quantities,
+        volumes: List<Volume>,
+        tolerations: List<Toleration>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct ImageVolume {
-    #[serde(deserialize_with = "nullable")]
-    reference: Box<str>,
-}
+    struct Container {
+        name: Box<str>,
+        image: Box<str>,
+        resources: Resources,
+        restart_policy: Option<Box<str>>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EmptyDir {
-    #[serde(deserialize_with = "nullable")]
-    medium: Box<str>,
-    size_limit: Option<JsonQuantity>,
-}
+    struct EphemeralContainer {
+        image: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Toleration {
-    #[serde(deserialize_with = "nullable")]
-    key: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    operator: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    value: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    effect: Box<str>,
-}
+    struct Resources {
+        requests: Quantities,
+        limits: Quantities,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    #[serde(deserialize_with = "nullable")]
-    phase: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    qos_class: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    reason: Box<str>,
-    start_time: Option<Timestamp>,
-    #[serde(deserialize_with = "nullable_list")]
-    conditions: Vec<Condition>,
-    #[serde(deserialize_with = "nullable_list")]
-    container_statuses: Vec<ContainerStatus>,
-    #[serde(deserialize_with = "nullable_list")]
-    init_container_statuses: Vec<ContainerStatus>,
-    #[serde(deserialize_with = "nullable_list")]
-    ephemeral_container_statuses: Vec<ImageStatus>,
-}
+    struct Volume {
+        name: Box<str>,
+        host_path: Option<IgnoredAny>,
+        git_repo: Option<IgnoredAny>,
+        config_map: Option<IgnoredAny>,
+        empty_dir: Option<EmptyDir>,
+        image: ImageVolume,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct ImageStatus {
-    #[serde(deserialize_with = "nullable")]
-    image: Box<str>,
-    #[serde(rename = "imageID", deserialize_with = "nullable")]
-    image_id: Box<str>,
-}
+    struct ImageVolume {
+        reference: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct ContainerStatus {
-    #[serde(deserialize_with = "nullable")]
-    name: Box<str>,
-    /// Of the form `containerd://ID`; empty until the container is made.
-    #[serde(rename = "containerID", deserialize_with = "nullable")]
-    container_id: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    image: Box<str>,
-    #[serde(rename = "imageID", deserialize_with = "nullable")]
-    image_id: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    state: ContainerState,
-    #[serde(rename = "lastState", deserialize_with = "nullable")]
-    last_state: ContainerState,
-}
+    struct EmptyDir {
+        medium: Box<str>,
+        size_limit: Option<JsonQuantity>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct ContainerState {
-    terminated: Option<Terminated>,
-}
+    struct Toleration {
+        key: Box<str>,
+        operator: Box<str>,
+        value: Box<str>,
+        effect: Box<str>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Terminated {
-    #[serde(rename = "containerID", deserialize_with = "nullable")]
-    container_id: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    exit_code: i32,
-    #[serde(deserialize_with = "nullable")]
-    signal: i32,
-    #[serde(deserialize_with = "nullable")]
-    reason: Box<str>,
-    finished_at: Option<Timestamp>,
-}
+    struct Status {
+        phase: Box<str>,
+        qos_class: Box<str>,
+        reason: Box<str>,
+        start_time: Option<Timestamp>,
+        conditions: List<Condition>,
+        container_statuses: List<ContainerStatus>,
+        init_container_statuses: List<ContainerStatus>,
+        ephemeral_container_statuses: List<ImageStatus>,
+    }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Condition {
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    kind: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    status: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    reason: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    message: Box<str>,
-    #[serde(deserialize_with = "nullable")]
-    observed_generation: i64,
-    last_transition_time: Option<Timestamp>,
+    struct ImageStatus {
+        image: Box<str>,
+        #[serde(rename = "imageID")]
+        image_id: Box<str>,
+    }
+
+    struct ContainerStatus {
+        name: Box<str>,
+        /// Of the form `containerd://ID`; empty until the container is made.
+        #[serde(rename = "containerID")]
+        container_id: Box<str>,
+        image: Box<str>,
+        #[serde(rename = "imageID")]
+        image_id: Box<str>,
+        state: ContainerState,
+        last_state: ContainerState,
+    }
+
+    struct ContainerState {
+        terminated: Option<Terminated>,
+    }
+
+    struct Terminated {
+        #[serde(rename = "containerID")]
+        container_id: Box<str>,
+        exit_code: i32,
+        signal: i32,
+        reason: Box<str>,
+        finished_at: Option<Timestamp>,
+    }
+
+    struct Condition {
+        #[serde(rename = "type")]
+        kind: Box<str>,
+        status: Box<str>,
+        reason: Box<str>,
+        message: Box<str>,
+        observed_generation: i64,
+        last_transition_time: Option<Timestamp>,
+    }
 }
 
 /// The annotations that anything depends on.
-fn asked_for<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    struct AskedFor;
-    impl<'de> Visitor<'de> for AskedFor {
-        type Value = SortedMap<Box<str>>;
+#[derive(Clone, Debug, Default)]
+struct Annotations(SortedMap<Box<str>>);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a map")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(SortedMap::new())
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-            let mut kept = Vec::new();
-            while let Some(key) = members.next_key::<Box<str>>()? {
-                if is_used_annotation(&key) {
-                    kept.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
-                } else {
-                    members.next_value::<IgnoredAny>()?;
-                }
-            }
-            Ok(kept.into_iter().collect())
-        }
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Used).map(Self)
     }
-    deserializer.deserialize_any(AskedFor)
+}
+
+struct Used;
+
+impl<'de> Visitor<'de> for Used {
+    type Value = SortedMap<Box<str>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut used = Vec::new();
+        while let Some(key) = members.next_key::<Box<str>>()? {
+            if is_used_annotation(&key) {
+                used.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(used.into_iter().collect())
+    }
 }
 
 /// Null is the empty text, for members as well.
-fn map<'de, D>(deserializer: D) -> Result<SortedMap<Box<str>>, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    let map: Option<BTreeMap<Box<str>, Option<Box<str>>>> = Option::deserialize(deserializer)?;
-    let map = map.unwrap_or_default().into_iter();
-    Ok(map.map(|(key, text)| (key, text.unwrap_or_default())).collect())
+#[derive(Clone, Debug, Default)]
+struct Labels(SortedMap<Box<str>>);
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let labels = BTreeMap::<Box<str>, Option<Box<str>>>::deserialize(deserializer)?;
+        Ok(Self(labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default())).collect()))
+    }
 }
 
 impl From<Pod> for core::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
-        let Metadata { uid, name, namespace, generation, labels, annotations, owner_references } = metadata;
+        let Metadata {
+            uid,
+            name,
+            namespace,
+            generation,
+            labels: Labels(labels),
+            annotations: Annotations(annotations),
+            owner_references: List(owner_references),
+        } = metadata;
         let Spec {
             priority,
             priority_class_name,
             termination_grace_period_seconds,
-            containers,
-            init_containers,
-            ephemeral_containers,
+            containers: List(containers),
+            init_containers: List(init_containers),
+            ephemeral_containers: List(ephemeral_containers),
             resources,
             overhead,
-            volumes,
-            tolerations,
+            volumes: List(volumes),
+            tolerations: List(tolerations),
         } = spec;
         let Status {
             phase,
             qos_class,
             reason,
             start_time,
-            conditions,
-            container_statuses,
-            init_container_statuses,
-            ephemeral_container_statuses,
+            conditions: List(conditions),
+            container_statuses: List(container_statuses),
+            init_container_statuses: List(init_container_statuses),
+            ephemeral_container_statuses: List(ephemeral_container_statuses),
         } = status;
         let (mut container_ids, mut ended) = (Vec::new(), Vec::new());
         let mut images = Images::default();

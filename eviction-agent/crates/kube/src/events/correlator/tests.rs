@@ -66,13 +66,13 @@ fn write_until(
     correlator: &mut Correlator,
     from_ns: u64,
     to_ns: u64,
-    told: &EventResponse,
+    result: &ApiResult,
 ) -> Vec<(u64, Box<EventRequest>)> {
     let (mut written, mut now_ns) = (Vec::new(), from_ns);
     while now_ns <= to_ns {
         match correlator.next(now_ns) {
             Next::Write(request) => {
-                correlator.responded(&request, told, SECOND_NS, now_ns);
+                correlator.responded(&request, result, SECOND_NS, now_ns);
                 written.push((now_ns, request));
             }
             Next::Wait(until_ns) => now_ns = until_ns,
@@ -94,7 +94,7 @@ fn repeats_are_one_event_whose_count_is_raised_ever_more_seldom() {
     for second in 0..1_200 {
         correlator.note(kill(1), second * SECOND_NS);
         if let Some(request) = write(&mut correlator, second * SECOND_NS) {
-            correlator.responded(&request, &EventResponse::Done, 0, second * SECOND_NS);
+            correlator.responded(&request, &ApiResult::Accepted, 0, second * SECOND_NS);
             written.push((second, request.makes, series(&request)));
         }
     }
@@ -102,7 +102,7 @@ fn repeats_are_one_event_whose_count_is_raised_ever_more_seldom() {
     assert_eq!(at, [0, 10, 30, 70, 150, 310, 610, 910], "doubling up to five minutes");
     assert!(written[0].1 && written[1..].iter().all(|(_, makes, _)| !makes));
     assert_eq!((&written[0].2, &written[2].2), (&Value::Null, &Value::from(31)));
-    write_until(&mut correlator, 1_200 * SECOND_NS, 2_000 * SECOND_NS, &EventResponse::Done);
+    write_until(&mut correlator, 1_200 * SECOND_NS, 2_000 * SECOND_NS, &ApiResult::Accepted);
     assert_eq!((result(&fates, EventResult::Created), result(&fates, EventResult::Counted)), (1, 1_199));
     assert_eq!(waiting(&correlator), 0);
     // After a pause it is another one.
@@ -116,7 +116,7 @@ fn a_thousand_kills_in_a_hundred_containers_stay_within_the_pace_and_are_all_tol
     for nth in 0..1_000 {
         correlator.note(kill(nth % 100), 0);
     }
-    let written = write_until(&mut correlator, 0, 60 * MINUTE_NS, &EventResponse::Done);
+    let written = write_until(&mut correlator, 0, 60 * MINUTE_NS, &ApiResult::Accepted);
     assert_eq!(written.len(), 100, "ten of each are told at once");
     let in_a_minute = written.iter().filter(|(at, _)| *at < MINUTE_NS).count();
     assert!(in_a_minute < 60, "{in_a_minute}");
@@ -127,7 +127,7 @@ fn a_thousand_kills_in_a_hundred_containers_stay_within_the_pace_and_are_all_tol
 fn an_eviction_does_not_wait_behind_a_storm() {
     let (mut correlator, _) = correlator();
     (0..100).for_each(|pod| correlator.note(kill(pod), 0));
-    write_until(&mut correlator, 0, SECOND_NS, &EventResponse::Done);
+    write_until(&mut correlator, 0, SECOND_NS, &ApiResult::Accepted);
     correlator.note(evicted(7), SECOND_NS);
     assert_eq!(write(&mut correlator, SECOND_NS).unwrap().reason(), Reason::Evicted);
 }
@@ -143,7 +143,7 @@ fn what_has_no_room_is_dropped_oldest_first_and_counted() {
     assert_eq!(waiting(&correlator), result(&fates, EventResult::Noted) - 2 * 89);
     let first = write(&mut correlator, SECOND_NS).unwrap();
     assert_eq!(first.reason(), Reason::Evicted, "which is dropped last of all");
-    correlator.responded(&first, &EventResponse::Done, 0, SECOND_NS);
+    correlator.responded(&first, &ApiResult::Accepted, 0, SECOND_NS);
     let second = write(&mut correlator, SECOND_NS).unwrap();
     assert!(second.request.body.as_ref().unwrap().1.windows(8).any(|part| part == b"\"pod-89\""));
 }
@@ -153,13 +153,13 @@ fn a_server_that_cannot_be_asked_is_asked_again_for_an_hour() {
     let (mut correlator, fates) = correlator();
     correlator.note(kill(1), 0);
     correlator.note(kill(2), 0);
-    let away = EventResponse::Later { pause: Some(Duration::from_secs(30)) };
+    let away = ApiResult::Throttled { pause: Duration::from_secs(30) };
     let tried = write_until(&mut correlator, 0, MINUTE_NS, &away);
     assert_eq!(tried.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 30, 60]);
     let of = |nth: usize| tried[nth].1.key.1.clone();
     assert!(of(0) == of(2) && of(0) != of(1), "in turn");
     correlator.note(kill(1), EXPIRES_NS - 1);
-    let told = write_until(&mut correlator, EXPIRES_NS, EXPIRES_NS, &EventResponse::Done);
+    let told = write_until(&mut correlator, EXPIRES_NS, EXPIRES_NS, &ApiResult::Accepted);
     assert!(told.is_empty(), "both are too old");
     assert_eq!((result(&fates, EventResult::Dropped), waiting(&correlator)), (3, 0));
 }
@@ -168,14 +168,14 @@ fn a_server_that_cannot_be_asked_is_asked_again_for_an_hour() {
 fn an_event_that_the_server_keeps_no_more_is_made_anew_with_what_came_since() {
     let (mut correlator, fates) = correlator();
     correlator.note(kill(1), 0);
-    let first = write_until(&mut correlator, 0, 0, &EventResponse::Done);
+    let first = write_until(&mut correlator, 0, 0, &ApiResult::Accepted);
     (0..3).for_each(|_| correlator.note(kill(1), SECOND_NS));
-    let raised = write_until(&mut correlator, 10 * SECOND_NS, 10 * SECOND_NS, &EventResponse::Missing);
+    let raised = write_until(&mut correlator, 10 * SECOND_NS, 10 * SECOND_NS, &ApiResult::Terminated);
     assert!(!raised[0].1.makes && series(&raised[0].1) == 4);
     let again = raised.last().unwrap();
     assert!(again.1.makes && series(&again.1) == 3, "{raised:?}");
     assert_ne!(again.1.request.body, first[0].1.request.body);
-    correlator.responded(&again.1, &EventResponse::Done, 0, 10 * SECOND_NS);
+    correlator.responded(&again.1, &ApiResult::Accepted, 0, 10 * SECOND_NS);
     assert_eq!((result(&fates, EventResult::Created), result(&fates, EventResult::Counted)), (2, 2));
 }
 
@@ -183,7 +183,7 @@ fn an_event_that_the_server_keeps_no_more_is_made_anew_with_what_came_since() {
 fn what_is_refused_is_counted_and_not_asked_for_again_at_once() {
     let (mut correlator, fates) = correlator();
     correlator.note(kill(1), 0);
-    let refused = EventResponse::Refused { why: "no".into() };
+    let refused = ApiResult::Rejected { status: 422, why: "no".into() };
     assert_eq!(write_until(&mut correlator, 0, MINUTE_NS, &refused).len(), 1);
     assert_eq!((result(&fates, EventResult::Refused), waiting(&correlator)), (1, 0));
     correlator.note(kill(1), SECOND_NS);
@@ -195,7 +195,7 @@ fn what_is_refused_is_counted_and_not_asked_for_again_at_once() {
 fn without_the_right_to_tell_the_server_is_asked_once_a_minute() {
     let (mut correlator, fates) = correlator();
     (0..3).for_each(|pod| correlator.note(kill(pod), 0));
-    let forbidden = EventResponse::Forbidden { why: "no".into(), pause: Duration::from_secs(60) };
+    let forbidden = ApiResult::Forbidden { why: "no".into() };
     let asked = write_until(&mut correlator, 0, 150 * SECOND_NS, &forbidden);
     assert_eq!(asked.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 60, 120]);
     assert_eq!(result(&fates, EventResult::Refused), 3);
@@ -223,11 +223,11 @@ proptest! {
         let (mut correlator, fates) = correlator();
         let (mut now_ns, mut sent) = (0, Vec::new());
         let answers = [
-            EventResponse::Done,
-            EventResponse::Missing,
-            EventResponse::Refused { why: String::new() },
-            EventResponse::Later { pause: None },
-            EventResponse::Forbidden { why: String::new(), pause: Duration::from_secs(60) },
+            ApiResult::Accepted,
+            ApiResult::Terminated,
+            ApiResult::Rejected { status: 422, why: "".into() },
+            ApiResult::Unknown { why: "".into() },
+            ApiResult::Forbidden { why: "".into() },
         ];
         for step in steps {
             match step {
