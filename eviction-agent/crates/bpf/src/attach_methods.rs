@@ -11,59 +11,33 @@ use super::btf::Argument;
 use Expected::{Number, Pointer, Struct};
 use HookPoint::{Entry, Exit, Probe, ReturnProbe, Tracepoint};
 
-/// What a program tells about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum EventClass {
-    /// Charges of memory cgroups: crossings and the dirty set.
-    Charge,
-    /// What the method for charges does not see, by a hook that costs too much to be attached all
-    /// the time.
-    Near,
-    /// Out-of-memory kills.
-    Oom,
-    /// Forks, execs and exits.
-    Task,
-    /// Time spent in memcg direct reclaim.
-    Reclaim,
-    /// Cgroups made and removed.
-    Cgroup,
-    /// Blocks and inodes of ext4: allocated and freed.
-    Disk,
-    /// Blocks of ext4 that buffered writes reserve, by hooks that cost too much to be attached all the time.
-    DiskNear,
-    /// Blocks and inodes of xfs: reserved, allocated and created.
-    DiskXfs,
+eviction_core::named_enum! {
+    /// What a program tells about.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum EventClass {
+        /// Charges of memory cgroups: crossings and the dirty set.
+        Charge = "charge",
+        /// What the method for charges does not see, by a hook that costs too much to be attached all
+        /// the time.
+        Near = "charge near",
+        /// Out-of-memory kills.
+        Oom = "oom",
+        /// Forks, execs and exits.
+        Task = "task",
+        /// Time spent in memcg direct reclaim.
+        Reclaim = "reclaim",
+        /// Cgroups made and removed.
+        Cgroup = "cgroup",
+        /// Blocks and inodes of ext4: allocated and freed.
+        Disk = "disk",
+        /// Blocks of ext4 that buffered writes reserve, by hooks that cost too much to be attached all the time.
+        DiskNear = "disk near",
+        /// Blocks and inodes of xfs: reserved, allocated and created.
+        DiskXfs = "disk xfs",
+    }
 }
 
 impl EventClass {
-    /// Every class.
-    pub const ALL: [Self; 9] = [
-        Self::Charge,
-        Self::Near,
-        Self::Oom,
-        Self::Task,
-        Self::Reclaim,
-        Self::Cgroup,
-        Self::Disk,
-        Self::DiskNear,
-        Self::DiskXfs,
-    ];
-
-    /// How it is called in logs, metrics and `check`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Charge => "charge",
-            Self::Near => "charge near",
-            Self::Oom => "oom",
-            Self::Task => "task",
-            Self::Reclaim => "reclaim",
-            Self::Cgroup => "cgroup",
-            Self::Disk => "disk",
-            Self::DiskNear => "disk near",
-            Self::DiskXfs => "disk xfs",
-        }
-    }
-
     /// The type of the file systems that it is about; it is loaded where the node has one ([`LoadOptions::disks`]).
     ///
     /// [`LoadOptions::disks`]: crate::LoadOptions::disks

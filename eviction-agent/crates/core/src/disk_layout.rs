@@ -26,14 +26,16 @@ pub(crate) enum Arrangement {
     Split,
 }
 
-/// A kind of garbage that the node can be freed of without evicting a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reclaim {
-    /// All containers that have ended: `DeleteAllUnusedContainers`.
-    Containers,
-    /// All images that no container uses: `DeleteUnusedImages`.
-    Images,
+crate::named_enum! {
+    /// A kind of garbage that the node can be freed of without evicting a pod.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Reclaim {
+        /// All containers that have ended: `DeleteAllUnusedContainers`.
+        Containers = "containers",
+        /// All images that no container uses: `DeleteUnusedImages`.
+        Images = "images",
+    }
 }
 
 /// How much the kubelet is estimated to free by node-level reclaim, and how much is needed.
@@ -43,16 +45,6 @@ pub struct GarbageEstimate {
     pub unused_bytes: u64,
     /// What is lacking to the threshold with its minimum reclaim, in bytes.
     pub deficit_bytes: u64,
-}
-
-impl Reclaim {
-    /// The name in scenario files and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Containers => "containers",
-            Self::Images => "images",
-        }
-    }
 }
 
 /// The parts of a pod that lie on a file system.

@@ -7,6 +7,8 @@
 //! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
 //! [`record`] all of it as data, and [`explain`] that as text for people.
 
+mod named_enum;
+
 pub mod condition;
 pub mod decision;
 pub mod disk_layout;

@@ -242,29 +242,31 @@ impl KillRejection {
 /// Said where processes are outside the PID namespace.
 pub const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";
 
-/// What was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ApiOperation {
-    /// An eviction, of which PodDisruptionBudgets have a say.
-    Eviction,
-    /// A deletion, of which nobody else has a say.
-    Deletion,
-    /// A condition on the pod.
-    Condition,
-    /// The pod as it is.
-    #[serde(rename = "look")]
-    GetPod,
-    /// Taints of the node.
-    Taints,
-    /// Conditions of the node.
-    NodeConditions,
-    /// The node as it is.
-    Node,
-    /// A new Event.
-    CreateEvent,
-    /// The count of an Event.
-    PatchEvent,
+crate::named_enum! {
+    /// What was asked for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ApiOperation {
+        /// An eviction, of which PodDisruptionBudgets have a say.
+        Eviction = "eviction",
+        /// A deletion, of which nobody else has a say.
+        Deletion = "deletion",
+        /// A condition on the pod.
+        Condition = "condition",
+        /// The pod as it is.
+        #[serde(rename = "look")]
+        GetPod = "look",
+        /// Taints of the node.
+        Taints = "taints",
+        /// Conditions of the node.
+        NodeConditions = "conditions",
+        /// The node as it is.
+        Node = "node",
+        /// A new Event.
+        CreateEvent = "event",
+        /// The count of an Event.
+        PatchEvent = "event_count",
+    }
 }
 
 impl ApiOperation {
@@ -280,21 +282,6 @@ impl ApiOperation {
             Self::Node => ("get", "nodes"),
             Self::CreateEvent => ("create", "events.events.k8s.io"),
             Self::PatchEvent => ("patch", "events.events.k8s.io"),
-        }
-    }
-
-    /// What people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Eviction => "eviction",
-            Self::Deletion => "deletion",
-            Self::Condition => "condition",
-            Self::GetPod => "look",
-            Self::Taints => "taints",
-            Self::NodeConditions => "conditions",
-            Self::Node => "node",
-            Self::CreateEvent => "event",
-            Self::PatchEvent => "event_count",
         }
     }
 }

@@ -6,71 +6,45 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is measured. A threshold is met when the value is *less than* its value.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
-)]
-pub enum Signal {
-    /// Memory capacity less working set of the node, in bytes.
-    #[serde(rename = "memory.available")]
-    MemoryAvailable,
-    /// The same of the cgroup that holds all pods.
-    #[serde(rename = "allocatableMemory.available")]
-    AllocatableMemoryAvailable,
-    /// Bytes free on the kubelet's file system.
-    #[serde(rename = "nodefs.available")]
-    NodeFsAvailable,
-    /// Inodes free on the kubelet's file system.
-    #[serde(rename = "nodefs.inodesFree")]
-    NodeFsInodesFree,
-    /// Bytes free on the file system of the images.
-    #[serde(rename = "imagefs.available")]
-    ImageFsAvailable,
-    /// Inodes free on the file system of the images.
-    #[serde(rename = "imagefs.inodesFree")]
-    ImageFsInodesFree,
-    /// Bytes free on the file system of the writable layers.
-    #[serde(rename = "containerfs.available")]
-    ContainerFsAvailable,
-    /// Inodes free on the file system of the writable layers.
-    #[serde(rename = "containerfs.inodesFree")]
-    ContainerFsInodesFree,
-    /// Process ids left. May be negative.
-    #[serde(rename = "pid.available")]
-    PidAvailable,
+crate::named_enum! {
+    /// What is measured. A threshold is met when the value is *less than* its value.
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+    )]
+    pub enum Signal {
+        /// Memory capacity less working set of the node, in bytes.
+        #[serde(rename = "memory.available")]
+        MemoryAvailable = "memory.available",
+        /// The same of the cgroup that holds all pods.
+        #[serde(rename = "allocatableMemory.available")]
+        AllocatableMemoryAvailable = "allocatableMemory.available",
+        /// Bytes free on the kubelet's file system.
+        #[serde(rename = "nodefs.available")]
+        NodeFsAvailable = "nodefs.available",
+        /// Inodes free on the kubelet's file system.
+        #[serde(rename = "nodefs.inodesFree")]
+        NodeFsInodesFree = "nodefs.inodesFree",
+        /// Bytes free on the file system of the images.
+        #[serde(rename = "imagefs.available")]
+        ImageFsAvailable = "imagefs.available",
+        /// Inodes free on the file system of the images.
+        #[serde(rename = "imagefs.inodesFree")]
+        ImageFsInodesFree = "imagefs.inodesFree",
+        /// Bytes free on the file system of the writable layers.
+        #[serde(rename = "containerfs.available")]
+        ContainerFsAvailable = "containerfs.available",
+        /// Inodes free on the file system of the writable layers.
+        #[serde(rename = "containerfs.inodesFree")]
+        ContainerFsInodesFree = "containerfs.inodesFree",
+        /// Process ids left. May be negative.
+        #[serde(rename = "pid.available")]
+        PidAvailable = "pid.available",
+    }
 }
 
 impl Signal {
     /// How many there are; a signal as `usize` is below.
-    pub const COUNT: usize = 9;
-
-    /// All of them, memory first.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::MemoryAvailable,
-        Self::AllocatableMemoryAvailable,
-        Self::NodeFsAvailable,
-        Self::NodeFsInodesFree,
-        Self::ImageFsAvailable,
-        Self::ImageFsInodesFree,
-        Self::ContainerFsAvailable,
-        Self::ContainerFsInodesFree,
-        Self::PidAvailable,
-    ];
-
-    /// The name in a configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MemoryAvailable => "memory.available",
-            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
-            Self::NodeFsAvailable => "nodefs.available",
-            Self::NodeFsInodesFree => "nodefs.inodesFree",
-            Self::ImageFsAvailable => "imagefs.available",
-            Self::ImageFsInodesFree => "imagefs.inodesFree",
-            Self::ContainerFsAvailable => "containerfs.available",
-            Self::ContainerFsInodesFree => "containerfs.inodesFree",
-            Self::PidAvailable => "pid.available",
-        }
-    }
+    pub const COUNT: usize = Self::ALL.len();
 
     /// The signal of a name in a configuration.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -136,29 +110,19 @@ impl SignalSet {
     }
 }
 
-/// What a node can run out of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Resource {
-    /// Bytes of memory.
-    Memory,
-    /// Bytes of local disk.
-    EphemeralStorage,
-    /// Inodes of local disk.
-    Inodes,
-    /// Process ids.
-    Pids,
-}
-
-impl Resource {
-    /// The name in resource lists, messages and annotations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::EphemeralStorage => "ephemeral-storage",
-            Self::Inodes => "inodes",
-            Self::Pids => "pids",
-        }
+crate::named_enum! {
+    /// What a node can run out of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Resource {
+        /// Bytes of memory.
+        Memory = "memory",
+        /// Bytes of local disk.
+        EphemeralStorage = "ephemeral-storage",
+        /// Inodes of local disk.
+        Inodes = "inodes",
+        /// Process ids.
+        Pids = "pids",
     }
 }
 
@@ -168,30 +132,23 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A condition of the node that holds while it is short of something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum NodeCondition {
-    /// Disk space or inodes.
-    DiskPressure,
-    /// Memory.
-    MemoryPressure,
-    /// Process ids.
-    #[serde(rename = "PIDPressure")]
-    PidPressure,
+crate::named_enum! {
+    /// A condition of the node that holds while it is short of something.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum NodeCondition {
+        /// Disk space or inodes.
+        DiskPressure = "DiskPressure",
+        /// Memory.
+        MemoryPressure = "MemoryPressure",
+        /// Process ids.
+        #[serde(rename = "PIDPressure")]
+        PidPressure = "PIDPressure",
+    }
 }
 
 impl NodeCondition {
     /// How many there are.
-    pub const COUNT: usize = 3;
-
-    /// The condition type in the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DiskPressure => "DiskPressure",
-            Self::MemoryPressure => "MemoryPressure",
-            Self::PidPressure => "PIDPressure",
-        }
-    }
+    pub const COUNT: usize = Self::ALL.len();
 }
 
 impl fmt::Display for NodeCondition {

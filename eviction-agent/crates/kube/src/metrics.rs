@@ -128,72 +128,36 @@ pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
     }
 }
 
-/// What happened to a watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WatchEvent {
-    /// An object came, changed in what counts, or went.
-    Changed,
-    /// An object is as it was, in everything that counts.
-    Unchanged,
-    /// An event that came before.
-    Repeated,
-    /// An event that is older than what is known.
-    Reordered,
-    /// An object or a line that is not understood.
-    Unreadable,
-    /// An object or a line that is too long.
-    TooLong,
-    /// An object beyond the number that is kept.
-    TooMany,
-    /// A bookmark.
-    Bookmark,
-    /// A list was read from begin to end.
-    Listed,
-    /// A watch was begun.
-    Watched,
-    /// The server ended a watch in time.
-    Closed,
-    /// The server no longer knows what has happened since.
-    Expired,
-    /// A list or a watch did not come about, or broke.
-    Failed,
-}
-
-impl WatchEvent {
-    /// All of them.
-    pub const ALL: [Self; 13] = [
-        Self::Changed,
-        Self::Unchanged,
-        Self::Repeated,
-        Self::Reordered,
-        Self::Unreadable,
-        Self::TooLong,
-        Self::TooMany,
-        Self::Bookmark,
-        Self::Listed,
-        Self::Watched,
-        Self::Closed,
-        Self::Expired,
-        Self::Failed,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Changed => "changed",
-            Self::Unchanged => "unchanged",
-            Self::Repeated => "repeated",
-            Self::Reordered => "reordered",
-            Self::Unreadable => "unreadable",
-            Self::TooLong => "too_long",
-            Self::TooMany => "too_many",
-            Self::Bookmark => "bookmark",
-            Self::Listed => "listed",
-            Self::Watched => "watched",
-            Self::Closed => "closed",
-            Self::Expired => "expired",
-            Self::Failed => "failed",
-        }
+eviction_core::named_enum! {
+    /// What happened to a watch.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum WatchEvent {
+        /// An object came, changed in what counts, or went.
+        Changed = "changed",
+        /// An object is as it was, in everything that counts.
+        Unchanged = "unchanged",
+        /// An event that came before.
+        Repeated = "repeated",
+        /// An event that is older than what is known.
+        Reordered = "reordered",
+        /// An object or a line that is not understood.
+        Unreadable = "unreadable",
+        /// An object or a line that is too long.
+        TooLong = "too_long",
+        /// An object beyond the number that is kept.
+        TooMany = "too_many",
+        /// A bookmark.
+        Bookmark = "bookmark",
+        /// A list was read from begin to end.
+        Listed = "listed",
+        /// A watch was begun.
+        Watched = "watched",
+        /// The server ended a watch in time.
+        Closed = "closed",
+        /// The server no longer knows what has happened since.
+        Expired = "expired",
+        /// A list or a watch did not come about, or broke.
+        Failed = "failed",
     }
 }
 

@@ -61,11 +61,13 @@ impl NodeStatusUpdate {
     }
 }
 
-/// What the agent owns in a node's object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PatchKind {
-    Taints,
-    Conditions,
+eviction_core::named_enum! {
+    /// What the agent owns in a node's object.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum PatchKind {
+        Taints = "taints",
+        Conditions = "conditions",
+    }
 }
 
 /// A patch of one kind.
@@ -88,16 +90,6 @@ pub(crate) struct Difference {
 }
 
 impl PatchKind {
-    pub(crate) const ALL: [Self; 2] = [Self::Taints, Self::Conditions];
-
-    /// The name in metrics.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Taints => "taints",
-            Self::Conditions => "conditions",
-        }
-    }
-
     /// Compares the observed node with what is wanted of it.
     pub(crate) fn difference(self, desired: &NodeStatusUpdate, node: &Node, now: Timestamp) -> Difference {
         let settings = desired.settings;

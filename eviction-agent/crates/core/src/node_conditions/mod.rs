@@ -188,27 +188,21 @@ fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// What a taint does to pods that do not tolerate it: those values of `v1.TaintEffect` that the
-/// agent writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The scheduler avoids the node.
-    PreferNoSchedule,
-    /// The scheduler lets no pod on it.
-    NoSchedule,
+crate::named_enum! {
+    /// What a taint does to pods that do not tolerate it: those values of `v1.TaintEffect` that the
+    /// agent writes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Effect {
+        /// The scheduler avoids the node.
+        PreferNoSchedule = "PreferNoSchedule",
+        /// The scheduler lets no pod on it.
+        NoSchedule = "NoSchedule",
+    }
 }
 
 impl Effect {
-    /// As the API has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PreferNoSchedule => "PreferNoSchedule",
-            Self::NoSchedule => "NoSchedule",
-        }
-    }
-
     fn named(name: &str) -> Option<Self> {
-        [Self::PreferNoSchedule, Self::NoSchedule].into_iter().find(|effect| effect.name() == name)
+        Self::ALL.into_iter().find(|effect| effect.name() == name)
     }
 }
 

@@ -37,26 +37,17 @@ pub struct Pressure {
     pub cause: Cause,
 }
 
-/// Whether a condition holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Status {
-    /// It holds.
-    True,
-    /// It does not.
-    #[default]
-    False,
-    /// A signal that raises it has been unknown for long.
-    Unknown,
-}
-
-impl Status {
-    /// As the API has it: `v1.ConditionStatus`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
+crate::named_enum! {
+    /// Whether a condition holds.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Status {
+        /// It holds.
+        True = "True",
+        /// It does not.
+        #[default]
+        False = "False",
+        /// A signal that raises it has been unknown for long.
+        Unknown = "Unknown",
     }
 }
 

@@ -16,32 +16,19 @@ use super::pod::{KillEntry, StartedEviction};
 /// The reason that runtimes give.
 pub(super) const OOM_KILLED: &str = "OOMKilled";
 
-/// What ended a container. Each end has exactly one cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TerminationCause {
-    /// This agent evicted its pod.
-    EvictedByAgent,
-    /// The kubelet evicted its pod.
-    EvictedByKubelet,
-    /// The kernel killed it for want of memory.
-    OomKilled,
-    /// Neither: it ended of itself, or somebody else ended it.
-    Other,
-}
-
-impl TerminationCause {
-    /// All of them, in the order of their indices.
-    pub const ALL: [Self; 4] = [Self::EvictedByAgent, Self::EvictedByKubelet, Self::OomKilled, Self::Other];
-
-    /// As metrics and lines write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::EvictedByAgent => "evicted_by_agent",
-            Self::EvictedByKubelet => "evicted_by_kubelet",
-            Self::OomKilled => "oom_killed",
-            Self::Other => "other",
-        }
+crate::named_enum! {
+    /// What ended a container. Each end has exactly one cause.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum TerminationCause {
+        /// This agent evicted its pod.
+        EvictedByAgent = "evicted_by_agent",
+        /// The kubelet evicted its pod.
+        EvictedByKubelet = "evicted_by_kubelet",
+        /// The kernel killed it for want of memory.
+        OomKilled = "oom_killed",
+        /// Neither: it ended of itself, or somebody else ended it.
+        Other = "other",
     }
 }
 

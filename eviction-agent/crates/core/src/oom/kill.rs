@@ -190,70 +190,41 @@ impl fmt::Display for OomKill {
     }
 }
 
-/// Whose memory limit a kill was about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LimitScope {
-    /// The container's.
-    Container,
-    /// The pod's.
-    Pod,
-    /// That of a QoS class.
-    Qos,
-    /// That of all pods together.
-    Kubepods,
-    /// The machine itself, or the cgroup that stands for the node.
-    Node,
-    /// That of another cgroup, such as a system service's.
-    Other,
-    /// It is not known.
-    #[default]
-    Unknown,
-}
-
-impl LimitScope {
-    /// Every scope, in the order of the discriminants.
-    pub const ALL: [Self; 7] =
-        [Self::Container, Self::Pod, Self::Qos, Self::Kubepods, Self::Node, Self::Other, Self::Unknown];
-
-    /// As metrics and lines write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Pod => "pod",
-            Self::Qos => "qos",
-            Self::Kubepods => "kubepods",
-            Self::Node => "node",
-            Self::Other => "other",
-            Self::Unknown => "unknown",
-        }
+crate::named_enum! {
+    /// Whose memory limit a kill was about.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum LimitScope {
+        /// The container's.
+        Container = "container",
+        /// The pod's.
+        Pod = "pod",
+        /// That of a QoS class.
+        Qos = "qos",
+        /// That of all pods together.
+        Kubepods = "kubepods",
+        /// The machine itself, or the cgroup that stands for the node.
+        Node = "node",
+        /// That of another cgroup, such as a system service's.
+        Other = "other",
+        /// It is not known.
+        #[default]
+        Unknown = "unknown",
     }
 }
 
-/// What the victim was to its container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OomVictimRole {
-    /// Its init process: the container ends with it.
-    Main,
-    /// Another process: the container may go on.
-    Child,
-    /// It is not known.
-    #[default]
-    Unknown,
-}
-
-impl OomVictimRole {
-    /// Every role, in the order of the discriminants.
-    pub const ALL: [Self; 3] = [Self::Main, Self::Child, Self::Unknown];
-
-    /// As metrics and lines write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Main => "init",
-            Self::Child => "child",
-            Self::Unknown => "unknown",
-        }
+crate::named_enum! {
+    /// What the victim was to its container.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OomVictimRole {
+        /// Its init process: the container ends with it.
+        Main = "init",
+        /// Another process: the container may go on.
+        Child = "child",
+        /// It is not known.
+        #[default]
+        Unknown = "unknown",
     }
 }
 

@@ -14,22 +14,24 @@ use super::attribution::{EXIT_BY_KILL, SIGKILL};
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
 use super::termination::{ContainerRef, Evidence, words};
 
-/// How a status and a cause differ, or what in the status is easily taken for something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MismatchKind {
-    /// `OOMKilled`, and no kill was seen.
-    NoKillSeen,
-    /// `OOMKilled`, but what was killed was a child; the init process survived it.
-    OnlyAChildKilled,
-    /// The kernel killed it, and the status says something else.
-    KillNotInStatus,
-    /// A child was killed, of which the status says nothing.
-    ChildNotInStatus,
-    /// Exit code 137, which was the end of an eviction's grace period and no OOM kill.
-    KilledByEviction,
-    /// Exit code 137, which was no OOM kill.
-    KilledByOtherProcess,
+crate::named_enum! {
+    /// How a status and a cause differ, or what in the status is easily taken for something else.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum MismatchKind {
+        /// `OOMKilled`, and no kill was seen.
+        NoKillSeen = "no_kill_seen",
+        /// `OOMKilled`, but what was killed was a child; the init process survived it.
+        OnlyAChildKilled = "only_a_child_killed",
+        /// The kernel killed it, and the status says something else.
+        KillNotInStatus = "kill_not_in_status",
+        /// A child was killed, of which the status says nothing.
+        ChildNotInStatus = "child_not_in_status",
+        /// Exit code 137, which was the end of an eviction's grace period and no OOM kill.
+        KilledByEviction = "killed_by_eviction",
+        /// Exit code 137, which was no OOM kill.
+        KilledByOtherProcess = "killed_by_other_process",
+    }
 }
 
 /// The two fields that event lines have of a mismatch.
@@ -40,28 +42,6 @@ pub struct ExplainedMismatch {
 }
 
 impl MismatchKind {
-    /// All of them, in the order of their discriminants.
-    pub const ALL: [Self; 6] = [
-        Self::NoKillSeen,
-        Self::OnlyAChildKilled,
-        Self::KillNotInStatus,
-        Self::ChildNotInStatus,
-        Self::KilledByEviction,
-        Self::KilledByOtherProcess,
-    ];
-
-    /// As metrics and lines write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoKillSeen => "no_kill_seen",
-            Self::OnlyAChildKilled => "only_a_child_killed",
-            Self::KillNotInStatus => "kill_not_in_status",
-            Self::ChildNotInStatus => "child_not_in_status",
-            Self::KilledByEviction => "killed_by_eviction",
-            Self::KilledByOtherProcess => "killed_by_other_process",
-        }
-    }
-
     /// As a sentence.
     pub fn text(self) -> &'static str {
         match self {

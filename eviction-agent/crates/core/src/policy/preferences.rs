@@ -10,28 +10,22 @@ use crate::label_selector::LabelSelector;
 use crate::signal::Signal;
 use crate::units::{GoDuration, Limit};
 
-/// The rules that the agent decides by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Profile {
-    /// The kubelet's own rules. `policy` is not used.
-    #[default]
-    Kubelet,
-    /// The agent's rules, set by `policy`.
-    Enhanced,
+crate::named_enum! {
+    /// The rules that the agent decides by.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Profile {
+        /// The kubelet's own rules. `policy` is not used.
+        #[default]
+        Kubelet = "Kubelet",
+        /// The agent's rules, set by `policy`.
+        Enhanced = "Enhanced",
+    }
 }
 
 impl Profile {
-    /// The name in files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kubelet => "Kubelet",
-            Self::Enhanced => "Enhanced",
-        }
-    }
-
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Kubelet, Self::Enhanced].into_iter().find(|profile| profile.name() == name)
+        Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 }
 

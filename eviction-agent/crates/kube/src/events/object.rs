@@ -16,42 +16,24 @@ use serde_json::json;
 
 use crate::request::{Request, segment, to_json};
 
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// A pod was evicted: the kubelet's word for it.
-    Evicted,
-    /// The kernel killed a process of a container for want of memory.
-    ContainerOomKilled,
-    /// The kernel killed a process that is of no known pod.
-    ProcessOomKilled,
-    /// An eviction threshold is met: the kubelet's word for it.
-    ThresholdMet,
-    /// It is so no more.
-    ThresholdCleared,
+eviction_core::named_enum! {
+    /// What happened.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Reason {
+        /// A pod was evicted: the kubelet's word for it.
+        Evicted = "Evicted",
+        /// The kernel killed a process of a container for want of memory.
+        ContainerOomKilled = "ContainerOOMKilled",
+        /// The kernel killed a process that is of no known pod.
+        ProcessOomKilled = "ProcessOOMKilled",
+        /// An eviction threshold is met: the kubelet's word for it.
+        ThresholdMet = "EvictionThresholdMet",
+        /// It is so no more.
+        ThresholdCleared = "EvictionThresholdCleared",
+    }
 }
 
 impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 5] = [
-        Self::Evicted,
-        Self::ContainerOomKilled,
-        Self::ProcessOomKilled,
-        Self::ThresholdMet,
-        Self::ThresholdCleared,
-    ];
-
-    /// `reason` of the event.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Evicted => "Evicted",
-            Self::ContainerOomKilled => "ContainerOOMKilled",
-            Self::ProcessOomKilled => "ProcessOOMKilled",
-            Self::ThresholdMet => "EvictionThresholdMet",
-            Self::ThresholdCleared => "EvictionThresholdCleared",
-        }
-    }
-
     /// `action` of the event.
     pub(super) fn action(self) -> &'static str {
         match self {
@@ -108,34 +90,20 @@ pub struct Occurrence {
     pub times: u64,
 }
 
-/// What became of an occurrence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EventResult {
-    /// It is to be written. Every occurrence is counted here, and in one of the others once that is known.
-    Noted,
-    /// It made an event.
-    Created,
-    /// It is in the count of a series.
-    Counted,
-    /// There was no room for it, or for too long no server that would take it.
-    Dropped,
-    /// The server does not accept it.
-    Refused,
-}
-
-impl EventResult {
-    /// Every one.
-    pub const ALL: [Self; 5] = [Self::Noted, Self::Created, Self::Counted, Self::Dropped, Self::Refused];
-
-    /// As metrics write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Noted => "noted",
-            Self::Created => "created",
-            Self::Counted => "counted",
-            Self::Dropped => "dropped",
-            Self::Refused => "refused",
-        }
+eviction_core::named_enum! {
+    /// What became of an occurrence.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum EventResult {
+        /// It is to be written. Every occurrence is counted here, and in one of the others once that is known.
+        Noted = "noted",
+        /// It made an event.
+        Created = "created",
+        /// It is in the count of a series.
+        Counted = "counted",
+        /// There was no room for it, or for too long no server that would take it.
+        Dropped = "dropped",
+        /// The server does not accept it.
+        Refused = "refused",
     }
 }
 
