@@ -54,7 +54,7 @@ impl Reason {
 
 /// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Regarding {
+pub(crate) enum Regarding {
     /// A pod.
     Pod(PodName),
     /// The node of that name.
@@ -73,7 +73,7 @@ impl Regarding {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Occurrence {
+pub(crate) struct Occurrence {
     /// What.
     pub reason: Reason,
     /// To what.

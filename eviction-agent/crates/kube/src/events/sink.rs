@@ -31,7 +31,7 @@ pub struct EventSink {
 
 impl EventSink {
     /// Records the Events of that node.
-    pub fn new(recorder: Recorder, node: &str) -> Self {
+    pub(crate) fn new(recorder: Recorder, node: &str) -> Self {
         Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
     }
 
