@@ -103,6 +103,15 @@ pub enum Alarm {
 }
 
 impl Alarm {
+    /// How it is called in events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ForkStorm => "fork_storm",
+            Self::PidsLimit => "pids_limit",
+            Self::NodeTasks => "node_tasks",
+        }
+    }
+
     /// The alarm with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {

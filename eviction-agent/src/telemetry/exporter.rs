@@ -46,7 +46,7 @@ pub(crate) struct TelemetryExporter {
     output: Output,
     printer: LineWriter,
     /// The recording's end for decisions and usages, and its thread.
-    recording: Option<(ReportQueue, JoinHandle<()>)>,
+    pub(crate) recording: Option<(ReportQueue, JoinHandle<()>)>,
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
@@ -66,13 +66,13 @@ pub(crate) struct TelemetryExporter {
     /// Kubernetes Events, where the agent writes them.
     events: Option<EventSink>,
     /// What signals are read from.
-    files: SignalFiles,
+    pub(crate) files: SignalFiles,
     /// The name of the node's object, where it is known.
-    node: Option<String>,
+    pub(crate) node: Option<String>,
     /// Of which pods memory is exported.
-    pod_metrics: PodMetrics,
+    pub(crate) pod_metrics: PodMetrics,
     /// What the local API answers from.
-    live: Option<Live>,
+    pub(crate) live: Option<Live>,
     /// The steady time of the last line.
     last_at: Cell<Timestamp>,
 }
@@ -110,31 +110,6 @@ impl TelemetryExporter {
             live: None,
             last_at: Cell::new(Timestamp::MIN),
         }
-    }
-
-    /// Names these files in errors.
-    pub(crate) fn reading(self, files: SignalFiles) -> Self {
-        Self { files, ..self }
-    }
-
-    /// Names the node in each line.
-    pub(crate) fn on_node(self, node: Option<String>) -> Self {
-        Self { node, ..self }
-    }
-
-    /// Exports the memory of these pods.
-    pub(crate) fn pod_metrics(self, pod_metrics: PodMetrics) -> Self {
-        Self { pod_metrics, ..self }
-    }
-
-    /// Keeps there what the local API answers from.
-    pub(crate) fn live(self, live: Option<Live>) -> Self {
-        Self { live, ..self }
-    }
-
-    /// Records decisions and what pods use with the engine's inputs.
-    pub(crate) fn recording(self, recording: Option<(ReportQueue, JoinHandle<()>)>) -> Self {
-        Self { recording, ..self }
     }
 
     /// Takes the events of the control loop until it is gone, and those of the main thread.

@@ -1,4 +1,4 @@
-//! Standard output, the log and the decision log, each behind a thread that may be held up by whoever reads it.
+//! Standard output and the log, each behind a thread that may be held up by whoever reads it.
 //!
 //! The control loop logs like any other thread, but never waits for it: neither for the reader nor for a
 //! thread that is just logging. What it cannot leave at once is lost and counted, as is every line while

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use eviction_bpf::map_sizes::RING_BYTES;
+use eviction_bpf::load::RING_BYTES;
 use eviction_common::CgroupChange;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::node::PodSpec;

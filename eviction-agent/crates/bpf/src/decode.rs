@@ -98,6 +98,10 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     }
 }
 
+fn unknown(kind: Kind, field: &'static str, value: u32) -> DecodeError {
+    DecodeError::Field { kind: kind.name(), field, value: value.into() }
+}
+
 struct Fields<'a> {
     rest: &'a [u8],
     have: usize,
@@ -156,11 +160,7 @@ impl<'a> Fields<'a> {
             level_id,
             leaf_id,
             generation,
-            edge: Edge::from_raw(edge).ok_or(DecodeError::Field {
-                kind: Kind::Crossed.name(),
-                field: "edge",
-                value: edge.into(),
-            })?,
+            edge: Edge::from_raw(edge).ok_or_else(|| unknown(Kind::Crossed, "edge", edge))?,
             usage,
             gross,
             tgid,
@@ -186,11 +186,7 @@ impl<'a> Fields<'a> {
         let flags = self.u32()?;
         let chain_len = self.u32()?;
         if chain_len as usize > MAX_CHAIN {
-            return Err(DecodeError::Field {
-                kind: Kind::OomKill.name(),
-                field: "chain length",
-                value: chain_len.into(),
-            });
+            return Err(unknown(Kind::OomKill, "chain length", chain_len));
         }
         let mut chain = Vec::with_capacity(chain_len as usize);
         for place in 0..MAX_CHAIN {
@@ -275,12 +271,8 @@ impl<'a> Fields<'a> {
         let level = self.u32()?;
         let alarm = self.u32()?;
         self.u32()?;
-        let alarm = Alarm::from_raw(alarm).ok_or(DecodeError::Field {
-            kind: Kind::TaskAlarm.name(),
-            field: "alarm",
-            value: alarm.into(),
-        })?;
-        Ok(TaskAlarm { stamp, alarm: alarm.into(), leaf_id, key_id, tasks, bound, tgid, level })
+        let alarm = Alarm::from_raw(alarm).ok_or_else(|| unknown(Kind::TaskAlarm, "alarm", alarm))?;
+        Ok(TaskAlarm { stamp, alarm, leaf_id, key_id, tasks, bound, tgid, level })
     }
 
     fn kernel_kill(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
@@ -293,8 +285,7 @@ impl<'a> Fields<'a> {
         let pid = self.u32()?;
         let error = self.i32()?;
         self.u32()?;
-        let mut comm = [0; 16];
-        comm.copy_from_slice(self.slice(16)?);
+        let comm = self.comm()?;
         let error = (error != 0).then_some(error);
         Ok(KernelKill { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
@@ -307,11 +298,8 @@ impl<'a> Fields<'a> {
         let resource = self.u32()?;
         let tgid = self.u32()?;
         let pid = self.u32()?;
-        let resource = DiskResource::from_raw(resource).ok_or(DecodeError::Field {
-            kind: Kind::DiskCrossed.name(),
-            field: "resource",
-            value: resource.into(),
-        })?;
+        let resource = DiskResource::from_raw(resource)
+            .ok_or_else(|| unknown(Kind::DiskCrossed, "resource", resource))?;
         let device = user_device(device);
         Ok(DiskThresholdCrossed { stamp, device, resource, generation, beyond, leaf_id, tgid, pid })
     }

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
-pub use eviction_common::{DiskResource, Edge};
+pub use eviction_common::{Alarm, DiskResource, Edge};
 
 /// When and where the kernel side wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,38 +294,6 @@ pub struct CgroupChange {
     pub stamp: Stamp,
     /// Its id.
     pub id: u64,
-}
-
-/// What about tasks is told at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alarm {
-    /// A memory cgroup made many tasks within a moment.
-    ForkStorm,
-    /// A group of the pids controller is near its limit.
-    PidsLimit,
-    /// The node has as many tasks as were armed.
-    NodeTasks,
-}
-
-impl Alarm {
-    /// How it is called in events.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ForkStorm => "fork_storm",
-            Self::PidsLimit => "pids_limit",
-            Self::NodeTasks => "node_tasks",
-        }
-    }
-}
-
-impl From<eviction_common::Alarm> for Alarm {
-    fn from(raw: eviction_common::Alarm) -> Self {
-        match raw {
-            eviction_common::Alarm::ForkStorm => Self::ForkStorm,
-            eviction_common::Alarm::PidsLimit => Self::PidsLimit,
-            eviction_common::Alarm::NodeTasks => Self::NodeTasks,
-        }
-    }
 }
 
 /// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again

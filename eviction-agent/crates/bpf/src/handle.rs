@@ -1,7 +1,7 @@
 //! The handle on what is loaded: arming, the dirty set, task counts.
 
 pub(crate) mod disk;
-mod kernel_kill;
+pub(crate) mod kernel_kill;
 pub(crate) mod task_counters;
 
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use thiserror::Error;
 use super::{
     attach::Link,
     attach_methods::{AttachWhen, EventClass},
-    kernel_kill::KernelKillMaps,
     on_demand::OnDemandProbe,
     plan::BackendInfo,
     sys::{self, MapEntry},
 };
 
 use disk::DiskMaps;
+use kernel_kill::KernelKillMaps;
 use task_counters::TaskCounterMaps;
 
 /// What is to be told about a cgroup, in bytes. Each edge that is set fires once.

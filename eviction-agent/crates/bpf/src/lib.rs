@@ -15,20 +15,15 @@ pub mod attach_methods;
 pub mod btf;
 pub mod capabilities;
 pub mod decode;
-mod error_summary;
 pub mod event;
 mod handle;
-mod kernel_kill;
 pub mod load;
-mod loss_counters;
-pub mod map_sizes;
 pub mod offsets;
 mod on_demand;
 pub mod oom_limit_owner;
 pub mod plan;
 pub mod preflight;
 pub mod ring;
-pub mod sequence;
 mod sys;
 
 /// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
@@ -52,14 +47,13 @@ pub use event::{
 pub use eviction_common::Counter;
 pub use eviction_common::{DiskResource, DiskTotal};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
+pub use handle::kernel_kill::{
+    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SampleEpoch, WITHHELD_REASONS, withheld_reasons,
+};
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};
 pub use handle::{
     BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,
 };
-pub use kernel_kill::{
-    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SampleEpoch, WITHHELD_REASONS, withheld_reasons,
-};
 pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, load};
-pub use loss_counters::LossCounters;
 pub use plan::BackendInfo;
-pub use ring::{AsyncRing, Drained, Ring};
+pub use ring::{AsyncRing, Drained, LossCounters, Ring};

@@ -1,6 +1,7 @@
 //! Loads and attaches what the plan says, best first.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::{fs, path::Path};
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
@@ -15,17 +16,15 @@ use thiserror::Error;
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach::{Attached, attach_best},
+    attach::{Attached, attach_best, brief},
     attach_methods::EventClass,
     capabilities::{self, KernelFacts},
-    error_summary::brief,
     handle::{
         BpfHandle, Maps,
         disk::DiskMaps,
+        kernel_kill::KernelKillMaps,
         task_counters::{self, TaskCounterMaps},
     },
-    kernel_kill::KernelKillMaps,
-    map_sizes,
     on_demand::OnDemandProbe,
     plan::{self, BackendInfo, ClassPlan},
     ring::Ring,
@@ -61,10 +60,10 @@ pub struct LoadOptions {
     /// Size of the ring buffer, bytes; made a power of two of pages.
     pub ring_bytes: u32,
     /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
-    /// `None`: twice as many as there are ([`map_sizes::map_entries`]).
+    /// `None`: twice as many as there are .
     pub cgroups: Option<u32>,
     /// On how many cgroups a level can be armed; each costs some 600 bytes of kernel memory. `None`:
-    /// by how many there are ([`map_sizes::levels`]).
+    /// by how many there are .
     pub levels: Option<u32>,
     /// Methods that are asked for or denied.
     pub choice: BackendSelection,
@@ -87,7 +86,7 @@ const FORK_STORM: u32 = 5_000;
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            ring_bytes: map_sizes::RING_BYTES,
+            ring_bytes: RING_BYTES,
             cgroups: None,
             levels: None,
             choice: BackendSelection::default(),
@@ -97,6 +96,53 @@ impl Default for LoadOptions {
             disks: Vec::new(),
         }
     }
+}
+
+/// Size of the ring, bytes: room for 5,000 cgroups that are created or removed before anybody reads. What does
+/// not fit is counted, and looked for. A ring is mapped twice, and counts as the agent's memory twice.
+pub const RING_BYTES: u32 = 256 << 10;
+
+/// Entries of maps by cgroup. Half of them are left for cgroups that come.
+const CGROUPS_LEAST: u32 = 4096;
+const CGROUPS_MOST: u32 = 1 << 17;
+
+const LEVELS_LEAST: u32 = 1024;
+const LEVELS_MOST: u32 = 8192;
+
+/// How many cgroups the maps have room for.
+fn map_entries(cgroups: u32) -> u32 {
+    cgroups.saturating_mul(2).clamp(CGROUPS_LEAST, CGROUPS_MOST)
+}
+
+/// On how many of them a level can be armed. Not all have a limit; the agent often starts before the
+/// pods do, of which there are 110 by default, each with two or three groups that may have one.
+fn levels(cgroups: u32) -> u32 {
+    cgroups.clamp(LEVELS_LEAST, LEVELS_MOST)
+}
+
+/// How many memory cgroups there are, as /proc/cgroups has it, else the root of cgroup version 2: kernels without
+/// memory's version 1 (6.12 on, CONFIG_MEMCG_V1) leave that line out. 0 if neither says it.
+fn read_cgroups() -> u32 {
+    let read = |path: &str, parse: fn(&str) -> Option<u32>| parse(&fs::read_to_string(Path::new(path)).ok()?);
+    read("/proc/cgroups", parse_cgroups)
+        .or_else(|| read("/sys/fs/cgroup/cgroup.stat", parse_stat))
+        .unwrap_or(0)
+}
+
+/// `nr_descendants` and `nr_dying_descendants`, and the root.
+fn parse_stat(text: &str) -> Option<u32> {
+    let value = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        lines.find(|(name, _)| *name == key)?.1.trim().parse::<u32>().ok()
+    };
+    Some(value("nr_descendants")?.saturating_add(value("nr_dying_descendants")?).saturating_add(1))
+}
+
+/// The third word of the memory controller's line.
+fn parse_cgroups(text: &str) -> Option<u32> {
+    let words = text.lines().map(str::split_whitespace);
+    let mut memory = words.filter_map(|mut words| (words.next() == Some("memory")).then_some(words));
+    memory.next()?.nth(1)?.parse().ok()
 }
 
 /// What was loaded.
@@ -160,7 +206,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         return Err(refused(plans, None));
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
-    let levels = options.levels.unwrap_or_else(|| map_sizes::levels(map_sizes::read_cgroups())).max(1);
+    let levels = options.levels.unwrap_or_else(|| levels(read_cgroups())).max(1);
     let opened = open(setup, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
@@ -264,8 +310,8 @@ fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf
         options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
-    let present = map_sizes::read_cgroups();
-    let cgroups = cgroups.unwrap_or_else(|| map_sizes::map_entries(present)).max(1);
+    let present = read_cgroups();
+    let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
     let setup = MapEntry(setup);
     let level = log.level();
     let mut loader = EbpfLoader::new();
@@ -363,5 +409,33 @@ mod tests {
         let first = with_object(copy);
         assert!(first.starts_with(b"\x7fELF"));
         assert_eq!(with_object(copy), first);
+    }
+
+    #[test]
+    fn maps_have_room_for_twice_as_many_cgroups_within_bounds() {
+        assert_eq!([0, 450, 3000, 50_000, u32::MAX].map(map_entries), [4096, 4096, 6000, 100_000, 131_072]);
+    }
+
+    #[test]
+    fn levels_can_be_armed_on_as_many_cgroups_as_there_are_within_bounds() {
+        assert_eq!([0, 450, 3000, u32::MAX].map(levels), [1024, 1024, 3000, 8192]);
+    }
+
+    #[test]
+    fn where_that_line_is_missing_the_roots_own_count_says_it() {
+        let text = "nr_descendants 330\nnr_subsys_memory 300\nnr_dying_descendants 12\n";
+        assert_eq!(parse_stat(text), Some(343));
+        for odd in ["", "nr_descendants 3", "nr_descendants many\nnr_dying_descendants 1"] {
+            assert_eq!(parse_stat(odd), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_cgroups_is_the_third_word_of_its_line() {
+        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t79\t1\n";
+        assert_eq!(parse_cgroups(text), Some(79));
+        for odd in ["", "memory", "memory\t4", "memory\t4\tmany\t1", "memory\t4\t-1\t1", "memory_x\t4\t79"] {
+            assert_eq!(parse_cgroups(odd), None, "{odd:?}");
+        }
     }
 }

@@ -11,8 +11,8 @@ use super::document::{self, Identity};
 use super::file::StateFile;
 use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver, Sender, channel};
-use crate::telemetry::queue::DecisionIds;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::DecisionIds;
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 

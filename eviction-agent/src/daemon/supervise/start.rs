@@ -75,10 +75,10 @@ impl Daemon {
         let applied = Arc::new(Notify::new());
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
-        let exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
+        let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
         let (recorder, reports) = recording(&plan, &metrics)?.unzip();
         plan.recorder = recorder;
-        let exporter = exporter.live(live.clone()).recording(reports);
+        (exporter.live, exporter.recording) = (live.clone(), reports);
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let heartbeat = Heartbeat::new();
@@ -200,10 +200,11 @@ fn exporter(
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
-    Ok(TelemetryExporter::new(options.output, printer, metrics, plan.names(), applied, events)
-        .reading(plan.signal_files())
-        .pod_metrics(plan.service.metrics.pods)
-        .on_node(node))
+    let (output, names) = (options.output, plan.names());
+    let mut exporter = TelemetryExporter::new(output, printer, metrics, names, applied, events);
+    (exporter.node, exporter.files) = (node, plan.signal_files());
+    exporter.pod_metrics = plan.service.metrics.pods;
+    Ok(exporter)
 }
 
 /// The recorder, if there is one: the control loop's end, and the exporter's with the thread.

@@ -223,7 +223,7 @@ fn an_alarm_about_tasks() {
     }
     let alarm = TaskAlarm {
         stamp: STAMP,
-        alarm: Alarm::NodeTasks.into(),
+        alarm: Alarm::NodeTasks,
         leaf_id: 5,
         key_id: 6,
         tasks: -7,

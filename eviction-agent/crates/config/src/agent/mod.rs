@@ -10,54 +10,26 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::kubelet::KubeletConfiguration;
-use crate::kubelet::Origin;
-use crate::kubelet::Setting;
-use crate::kubelet::resolve_given;
-use crate::problem::Problem;
-use crate::problem::Problems;
-use crate::problem::member;
-use crate::read::got;
-use crate::read::read;
-use crate::read::read_document;
-use eviction_core::policy::Policy;
-use eviction_core::policy::Rules;
-use eviction_core::policy::Threshold;
-use eviction_core::policy::eviction_settings::EvictionSettings;
-use eviction_core::policy::eviction_settings::KernelKillMode;
-use eviction_core::policy::preferences::Preferences;
-use eviction_core::policy::preferences::Profile;
-use eviction_core::policy::preferences::SignalThresholds;
+use std::path::{Path, PathBuf};
+
+use eviction_core::policy::eviction_settings::{EvictionSettings, KernelKillMode};
+use eviction_core::policy::preferences::{Preferences, Profile, SignalThresholds};
+use eviction_core::policy::{Policy, Rules, Threshold};
 use eviction_core::signal::Signal;
 use eviction_core::units::GoDuration;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
-use serde_json::Map;
-use serde_json::Value;
-use std::path::Path;
-use std::path::PathBuf;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-pub use margin::Capacities;
-pub use margin::MarginMode;
-pub use margin::MarginValue;
-pub use margin::SignalMargin;
-pub use margin::ThresholdMargin;
-pub use settings::Action;
-pub use settings::ActionSettings;
-pub use settings::Configz;
-pub use settings::DryRun;
-pub use settings::EvictionRequests;
-pub use settings::KubeletFiles;
-pub use settings::MemoryLimits;
-pub use settings::MetricsSettings;
-pub use settings::PodMetrics;
-pub use settings::Probes;
-pub use settings::ReclaimSettings;
-pub use settings::RecorderSettings;
-pub use settings::Server;
-pub use settings::ThresholdSettings;
-pub use settings::ThresholdSource;
+use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_given};
+use crate::problem::{Problem, Problems, member};
+use crate::read::{got, read, read_document};
+
+pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
+pub use settings::{
+    Action, ActionSettings, Configz, DryRun, EvictionRequests, KubeletFiles, MemoryLimits, MetricsSettings,
+    PodMetrics, Probes, ReclaimSettings, RecorderSettings, Server, ThresholdSettings, ThresholdSource,
+};
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
 const KIND: &str = "AgentConfiguration";
