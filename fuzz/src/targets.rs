@@ -80,7 +80,7 @@ pub fn cgroup_files(input: &[u8]) -> bool {
                 & is_said(stat.anon, if version == Version::V1 { "total_rss" } else { "anon" })
         }
         2 => is_said(parse_memory_events(text).oom_kill, "oom_kill"),
-        3 => is_said(parse_oom_control(text).under_oom, "under_oom"),
+        3 => is_said(parse_oom_control(text), "oom_kill"),
         4 => is_said(parse_pids_events(text), "max"),
         5 => parse_procs(text).is_ok(),
         6 => parse_usage(text).is_ok(),

@@ -16,7 +16,7 @@ use crate::telemetry::metrics::{Label, Metrics, backend_labels};
 use eviction_core::oom::{
     ContainerStatusMismatch, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
 };
-use eviction_core::pod_ref::PodRef;
+use eviction_core::pod::PodRef;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use eviction_bpf::EventClass;

@@ -74,7 +74,7 @@ fn the_kernels_texts_are_understood() {
     match std::fs::read("/proc/pressure/memory") {
         Ok(text) => {
             let pressure = parse_pressure(&text);
-            assert!(pressure.some.total_us.known().is_some() && pressure.full.avg300.known().is_some());
+            assert!(pressure.some.total_us.known().is_some() && pressure.full.avg10.known().is_some());
         }
         Err(error) => tests::skip!("no pressure stall information: {error}"),
     }

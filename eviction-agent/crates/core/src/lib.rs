@@ -28,7 +28,6 @@ pub mod node_conditions;
 pub mod observation;
 pub mod oom;
 pub mod pod;
-pub mod pod_ref;
 pub mod pods;
 pub mod policy;
 pub mod progress;

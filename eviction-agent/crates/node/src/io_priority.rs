@@ -2,7 +2,7 @@
 
 /// How soon the disk serves a thread, as far as its scheduler knows priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IoPriority {
+pub enum IoPriority {
     /// As its niceness says (`IOPRIO_CLASS_NONE`).
     Normal,
     /// When nobody else wants anything (`IOPRIO_CLASS_IDLE`).
@@ -10,7 +10,7 @@ pub(crate) enum IoPriority {
 }
 
 /// Sets the priority of the calling thread. Needs no privilege; a kernel that refuses it leaves it as it was.
-pub(crate) fn set_io_priority(priority: IoPriority) {
+pub fn set_io_priority(priority: IoPriority) {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_int = 13;
     let class: libc::c_int = match priority {

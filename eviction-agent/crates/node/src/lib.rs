@@ -12,7 +12,7 @@ pub mod container_init;
 pub mod file;
 pub mod file_watch;
 pub mod fs;
-mod io_priority;
+pub mod io_priority;
 pub mod kv_file;
 pub mod notify;
 pub mod pod_index;

@@ -4,7 +4,7 @@
 //! tell, such as a symbolic link that leads into another directory.
 #![forbid(unsafe_code)]
 
-use std::hash::{DefaultHasher, Hasher as _};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 /// What is wrong with the file.
 #[derive(Debug, Error)]
 pub enum PodsFileError<E> {
-    /// It cannot be read.
+    /// It cannot be read, or is larger than [`LARGEST`].
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -39,14 +39,6 @@ pub enum PodsFileError<E> {
         /// The cause.
         #[source]
         source: io::Error,
-    },
-    /// It is larger than [`LARGEST`].
-    #[error("cannot read {}: {size} bytes are more than {LARGEST}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        size: u64,
     },
     /// What it says is not understood.
     #[error("cannot understand {}", path.display())]
@@ -73,19 +65,9 @@ type Parse<T, E> = dyn Fn(&[u8]) -> Result<T, E> + Send + Sync;
 pub struct PodsFile<T, E> {
     path: PathBuf,
     parse: Arc<Parse<T, E>>,
-    state: FileState,
+    /// A hash of its content, or of why it cannot be read.
+    state: u64,
     watch: FileWatch,
-}
-
-/// What tells one state of a file from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FileState {
-    /// A hash of its content.
-    Content(u64),
-    /// So many bytes are too many.
-    TooLarge(u64),
-    /// The error number of reading it.
-    Error(Option<i32>),
 }
 
 impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
@@ -141,36 +123,31 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     }
 }
 
-/// Reads the file; its content, or what is wrong with it, unless that is so since it was in `before`.
+/// Reads the file; its content, or what is wrong with it, unless that is so since it was in the state `before`.
 fn read<T, E>(
     path: &Path,
     parse: &Parse<T, E>,
-    before: Option<FileState>,
-) -> (FileState, Option<Result<T, PodsFileError<E>>>) {
+    before: Option<u64>,
+) -> (u64, Option<Result<T, PodsFileError<E>>>) {
     let text = read_text(path);
-    let state = match &text {
-        Ok(Ok(text)) => {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(text);
-            FileState::Content(hasher.finish())
-        }
-        Ok(Err(size)) => FileState::TooLarge(*size),
-        Err(error) => FileState::Error(error.raw_os_error()),
-    };
+    let mut hasher = DefaultHasher::new();
+    match &text {
+        Ok(text) => hasher.write(text),
+        Err(error) => error.to_string().hash(&mut hasher),
+    }
+    let state = hasher.finish();
     if before == Some(state) {
         return (state, None);
     }
     let path = path.to_owned();
     let content = match text {
-        Ok(Ok(text)) => parse(&text).map_err(|source| PodsFileError::Parse { path, source }),
-        Ok(Err(size)) => Err(PodsFileError::TooLarge { path, size }),
+        Ok(text) => parse(&text).map_err(|source| PodsFileError::Parse { path, source }),
         Err(source) => Err(PodsFileError::Read { path, source }),
     };
     (state, Some(content))
 }
 
-/// The text, or the size of a file that is too large.
-fn read_text(path: &Path) -> io::Result<Result<Vec<u8>, u64>> {
+fn read_text(path: &Path) -> io::Result<Vec<u8>> {
     // NONBLOCK so that a named pipe is refused below and does not hang.
     const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
@@ -180,9 +157,11 @@ fn read_text(path: &Path) -> io::Result<Result<Vec<u8>, u64>> {
         return Err(kind.into());
     }
     if metadata.size() > LARGEST {
-        return Ok(Err(metadata.size()));
+        let size = metadata.size();
+        let why = format!("{size} bytes are more than {LARGEST}");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     let mut text = Vec::new();
     file.take(LARGEST).read_to_end(&mut text)?;
-    Ok(Ok(text))
+    Ok(text)
 }

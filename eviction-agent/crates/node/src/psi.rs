@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn judge(stalls: &mut PsiReader, at_ms: u64, total_ms: u64) -> Reading<bool> {
-        let stall = |total| PsiLine { avg10: Known(0), avg60: Known(0), avg300: Known(0), total_us: total };
+        let stall = |total| PsiLine { avg10: Known(0), total_us: total };
         stalls.judge(at_ms * MS, stall(Known(total_ms * 1000)), stall(Unknown(UnknownReason::Absent)))
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::PodRef;
-use eviction_core::pod_ref::write_owner;
+use eviction_core::pod::write_owner;
 use eviction_core::units::display_bytes;
 
 /// A cgroup with its container and pod.

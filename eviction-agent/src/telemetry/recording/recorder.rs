@@ -13,6 +13,7 @@ use eviction_core::input::{Event, Input};
 use eviction_core::record::{DecisionRecord, PodSample};
 use eviction_core::snapshot::Snapshot;
 use eviction_node::clock::Clock;
+use eviction_node::io_priority::{IoPriority, set_io_priority};
 use prometheus_client::metrics::counter::Counter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -205,7 +206,8 @@ struct Recorder {
 
 impl Recorder {
     fn run(mut self) {
-        lower_priority();
+        // Of the CPU it needs little, and near a threshold it must keep up.
+        set_io_priority(IoPriority::Idle);
         let mut is_busy = false;
         loop {
             let timeout = Timespec { tv_sec: i64::from(!is_busy), tv_nsec: 0 };
@@ -303,16 +305,5 @@ impl Recorder {
                 false
             }
         }
-    }
-}
-
-/// Idle for the disk. Of the CPU it needs little, and near a threshold it must keep up.
-fn lower_priority() {
-    const IDLE: libc::c_int = 3 << 13;
-    const PROCESS: libc::c_int = 1;
-    // SAFETY: it takes three numbers; 0 is the calling thread.
-    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, 0, IDLE) };
-    if set < 0 {
-        tracing::debug!(error = %io::Error::last_os_error(), "ioprio_set");
     }
 }

@@ -1,14 +1,19 @@
-//! Evictions of pods above their own limits, and the single eviction of the kubelet's profile.
+//! Evictions of pods above their own limits, the single eviction of the kubelet's profile, and which evictions wait while the
+//! API server cannot be asked.
 
 use std::sync::Arc;
 
+use super::Engine;
 use crate::decision::{Action, Evaluation};
-use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction, ExpectedRelease};
+use crate::input::{ApiReachability, Event, Input};
+use crate::pod::PodName;
 use crate::pods::{ContainerLimit, KnownPod, LocalLimits};
+use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
-use crate::snapshot::{ContainerStatValues, PodStats, VolumeStats};
+use crate::signal::Resource;
+use crate::snapshot::{ContainerStatValues, PodStats, Snapshot, VolumeStats};
 use crate::time::Timestamp;
 
 /// `immediateEvictionGracePeriodSeconds`.
@@ -252,4 +257,29 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
 
 fn bytes(used: u64) -> i128 {
     i128::from(used.cast_signed())
+}
+
+impl Engine {
+    /// Whether no pod may be evicted before the API server is back, for a hard threshold or a soft one.
+    pub(super) fn waits_for_api(&self, hard: bool) -> bool {
+        let kills = hard && self.policy.eviction.when_api_server_down == WhenApiServerDown::Kill;
+        self.api == ApiReachability::Unreachable && !kills
+    }
+
+    /// The pod that would be evicted first for a hard threshold of memory on this sample, if the API server could be
+    /// asked; changes nothing.
+    pub fn victim_without_outage(&self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Arc<PodName>> {
+        let mut trial = self.clone();
+        trial.api = ApiReachability::Reachable;
+        // The sample was decided on already.
+        trial.thresholds.forget_observations();
+        let decision = trial.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
+        let evaluation = decision.evaluation()?;
+        decision.actions.iter().find_map(|action| {
+            let Action::Evict(eviction) = action else { return None };
+            let threshold = &evaluation.threshold_of(eviction.cause)?.threshold;
+            let is_meant = threshold.is_hard() && threshold.signal.resource() == Resource::Memory;
+            evaluation.pods.get(eviction.pod).filter(|_| is_meant).map(|known| Arc::clone(&known.name))
+        })
+    }
 }

@@ -4,7 +4,6 @@ mod evaluation;
 mod evict;
 pub mod kernel_kill;
 pub(crate) mod multi_victim;
-mod outage;
 #[cfg(test)]
 mod outage_tests;
 #[cfg(test)]

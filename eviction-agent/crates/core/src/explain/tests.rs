@@ -9,7 +9,7 @@ use crate::oom::{
 };
 use crate::pod::Pod;
 use crate::pod::PodName;
-use crate::pod_ref::PodRef;
+use crate::pod::PodRef;
 use crate::policy::Threshold;
 use crate::reading::UnknownReason;
 use crate::record::{DecisionRecord, MemoryRecord, ProposalRecord, RecordSubject, UnknownValue};

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-use super::container_end::{EndSeen, Evictor};
 use super::kill::LimitScope;
 use super::pending::PendingEnd;
 use super::pod::{KillEntry, StartedEviction};
+use super::termination::{EndSeen, Evictor};
 
 /// The reason that runtimes give.
 pub(super) const OOM_KILLED: &str = "OOMKilled";

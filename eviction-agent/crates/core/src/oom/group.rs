@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use serde::Serialize;
 
 use super::kill::OomKill;
-use super::text::clip;
-use crate::pod_ref::PodRef;
+use super::kill::clip;
+use crate::pod::PodRef;
 use crate::time::Timestamp;
 
 /// Group kills that are remembered.

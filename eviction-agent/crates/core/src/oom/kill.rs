@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::group::GroupKill;
-use crate::pod_ref::{PodRef, write_owner};
+use crate::pod::{PodRef, write_owner};
 use crate::time::Timestamp;
 use crate::units::display_bytes;
 
@@ -226,6 +226,19 @@ crate::named_enum! {
         #[default]
         Unknown = "unknown",
     }
+}
+
+/// Kubernetes allows 253 bytes for a name, and a runtime's id has 64.
+const LONGEST: usize = 256;
+
+/// The text, or as much of it as is kept.
+pub(super) fn clip(text: &str) -> Box<str> {
+    clipped(text).into()
+}
+
+/// As [`clip`], without a copy.
+pub(super) fn clipped(text: &str) -> &str {
+    &text[..text.floor_char_boundary(LONGEST)]
 }
 
 #[cfg(test)]

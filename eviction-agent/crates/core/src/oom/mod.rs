@@ -6,9 +6,7 @@
 //! seconds after its first record, and is part of whatever decision is made then ([`ContainerTerminated`]). Records may
 //! be late, repeated or implausible: that is counted ([`AnomalyCounts`]) and does no harm.
 
-mod attribution;
 mod cause;
-mod container_end;
 mod group;
 mod kill;
 mod pending;
@@ -17,14 +15,12 @@ mod status_mismatch;
 mod termination;
 #[cfg(test)]
 mod tests;
-mod text;
 mod tracker;
 
 pub use cause::{AttributedCause, Explanation, TerminationCause};
-pub use container_end::{ContainerEnded, EndSeen, Evictor};
 pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::KillEntry;
 pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind};
-pub use termination::{ContainerRef, ContainerTerminated, Evidence};
+pub use termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evictor, Evidence};
 pub use tracker::{AnomalyCounts, EndHandling, EndUpdate, OomTracker, OomUpdate};

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::pod_ref::PodRef;
+use crate::pod::PodRef;
 use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
 use super::cause::{attribute, is_complete};
-use super::container_end::{ContainerEnded, EndSeen};
+use super::kill::clip;
 use super::kill::{LimitScope, OomKill, OomVictimRole};
 use super::pending::{PendingEnd, is_same};
 use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
+use super::termination::{ContainerEnded, EndSeen};
 use super::termination::{ContainerRef, ContainerTerminated, Evidence};
-use super::text::clip;
 
 /// Kills remembered for the cause of the next end. A container in which children are killed
 /// over and over pushes out the oldest of them, never a main process while there is a child.

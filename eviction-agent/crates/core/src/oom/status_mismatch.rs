@@ -10,8 +10,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::attribution::{EXIT_BY_KILL, SIGKILL};
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
+use super::pending::{EXIT_BY_KILL, SIGKILL};
 use super::termination::{ContainerRef, Evidence, words};
 
 crate::named_enum! {

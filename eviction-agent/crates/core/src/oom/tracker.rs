@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::container_end::{ContainerEnded, EndSeen};
 use super::group::GroupKills;
 use super::kill::OomKill;
+use super::kill::clipped;
 use super::pod::{EndRecord, KillEntry, PodOomHistory, StartedEviction};
 use super::status_mismatch::ContainerStatusMismatch;
 use super::termination::ContainerTerminated;
-use super::text::clipped;
-use crate::pod_ref::PodRef;
+use super::termination::{ContainerEnded, EndSeen};
+use crate::pod::PodRef;
 use crate::pods::{KnownPod, PodSet};
 use crate::progress::EvictionResult;
 use crate::time::{Timestamp, since};

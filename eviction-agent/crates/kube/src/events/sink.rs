@@ -254,7 +254,7 @@ mod tests {
     use std::time::Duration;
 
     use eviction_core::oom::{LimitScope, OomVictimRole};
-    use eviction_core::pod_ref::PodRef;
+    use eviction_core::pod::PodRef;
     use eviction_core::progress::Signalled;
 
     use super::*;

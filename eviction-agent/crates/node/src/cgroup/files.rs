@@ -115,22 +115,10 @@ pub fn parse_memory_events(text: &[u8]) -> MemoryEvents {
     MemoryEvents { high, max, oom, oom_kill, oom_group_kill }
 }
 
-/// `memory.oom_control` (version 1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OomControl {
-    /// 1 when processes wait instead of being killed.
-    pub oom_kill_disable: Reading<u64>,
-    /// 1 while the group is out of memory.
-    pub under_oom: Reading<u64>,
-    /// Processes of this very group that were killed (from 4.13).
-    pub oom_kill: Reading<u64>,
-}
-
-/// `memory.oom_control`.
-pub fn parse_oom_control(text: &[u8]) -> OomControl {
-    let [oom_kill_disable, under_oom, oom_kill] =
-        parse_keys(text, [b"oom_kill_disable", b"under_oom", b"oom_kill"]);
-    OomControl { oom_kill_disable, under_oom, oom_kill }
+/// `memory.oom_control` (version 1): processes of this very group that were killed (from 4.13).
+pub fn parse_oom_control(text: &[u8]) -> Reading<u64> {
+    let [kills] = parse_keys(text, [b"oom_kill"]);
+    kills
 }
 
 /// `pids.events`: how many forks the group's limit refused.
@@ -236,18 +224,11 @@ mod tests {
             (Known(1), Known(2), Known(3), Known(4))
         );
         assert_eq!(events.oom_group_kill, Unknown(UnknownReason::Absent));
-        let control = parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
-        assert_eq!(control.oom_kill, Known(7));
-        assert_eq!(
-            parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n").oom_kill,
-            Unknown(UnknownReason::Absent)
-        );
-        assert_eq!(
-            parse_oom_control(b"oom_kill 1\noom_kill 1\n").oom_kill,
-            Unknown(UnknownReason::Unparsable)
-        );
-        assert_eq!(parse_oom_control(b"oom_kill 1 2\n").oom_kill, Unknown(UnknownReason::Unparsable));
-        assert_eq!(parse_oom_control(b"oom_kill 1").oom_kill, Unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Known(7));
+        assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n"), Unknown(UnknownReason::Absent));
+        assert_eq!(parse_oom_control(b"oom_kill 1\noom_kill 1\n"), Unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill 1 2\n"), Unknown(UnknownReason::Unparsable));
+        assert_eq!(parse_oom_control(b"oom_kill 1"), Unknown(UnknownReason::Unparsable));
     }
 
     proptest! {

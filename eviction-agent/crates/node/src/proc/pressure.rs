@@ -14,10 +14,6 @@ use eviction_core::reading::{Reading, UnknownReason};
 pub struct PsiLine {
     /// Share of the last 10 s, in hundredths of a percent.
     pub avg10: Reading<u64>,
-    /// Share of the last 60 s, in hundredths of a percent.
-    pub avg60: Reading<u64>,
-    /// Share of the last 300 s, in hundredths of a percent.
-    pub avg300: Reading<u64>,
     /// Microseconds since boot or since the group was made.
     pub total_us: Reading<u64>,
 }
@@ -34,10 +30,10 @@ pub struct Pressure {
 
 /// Reads the text of a pressure file. Lines and fields of newer formats are of no concern.
 pub fn parse_pressure(text: &[u8]) -> Pressure {
-    let mut lines_found = [[SingleValue::NEW; 4]; 2];
+    let mut lines_found = [[SingleValue::NEW; 2]; 2];
     match complete_lines(text) {
         Err(why) => {
-            let stall = stall([Err(why); 4]);
+            let stall = stall([Err(why); 2]);
             return Pressure { some: stall, full: stall };
         }
         Ok(lines) => {
@@ -53,9 +49,7 @@ pub fn parse_pressure(text: &[u8]) -> Pressure {
                     let value = &word[equals + 1..];
                     match &word[..equals] {
                         b"avg10" => found[0].found(parse_share(value)),
-                        b"avg60" => found[1].found(parse_share(value)),
-                        b"avg300" => found[2].found(parse_share(value)),
-                        b"total" => found[3].found(parse_number(value)),
+                        b"total" => found[1].found(parse_number(value)),
                         _ => {}
                     }
                 }
@@ -66,8 +60,8 @@ pub fn parse_pressure(text: &[u8]) -> Pressure {
     Pressure { some, full }
 }
 
-fn stall([avg10, avg60, avg300, total]: [Result<u64, UnknownReason>; 4]) -> PsiLine {
-    PsiLine { avg10: avg10.into(), avg60: avg60.into(), avg300: avg300.into(), total_us: total.into() }
+fn stall([avg10, total]: [Result<u64, UnknownReason>; 2]) -> PsiLine {
+    PsiLine { avg10: avg10.into(), total_us: total.into() }
 }
 
 /// A percentage with two digits after the point, as the kernel writes it.
@@ -95,18 +89,19 @@ mod tests {
         let text = b"some avg10=12.34 avg60=0.00 avg300=100.00 total=157656722\nfull avg10=0.01 avg60=0.00 avg300=0.00 total=5\n";
         let pressure = parse_pressure(text);
         assert_eq!(pressure.some.avg10, Known(1234));
-        assert_eq!(pressure.some.avg300, Known(10_000));
         assert_eq!(pressure.some.total_us, Known(157_656_722));
         assert_eq!(pressure.full.avg10, Known(1));
     }
 
     #[test]
     fn what_is_missing_or_bad_is_unknown() {
-        let pressure =
-            parse_pressure(b"some avg10=101.00 avg60=1.5 avg300=max total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
+        let pressure = parse_pressure(b"some avg10=101.00 avg60=1.5 total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
         assert_eq!(pressure.some.avg10, Unknown(UnknownReason::Implausible));
-        assert_eq!(pressure.some.avg60, Unknown(UnknownReason::Unparsable));
-        assert_eq!(pressure.some.avg300, Unknown(UnknownReason::Unparsable));
+        for share in ["1.5", "max"] {
+            let text = format!("some avg10={share} total=1\n");
+            let some = parse_pressure(text.as_bytes()).some;
+            assert_eq!((some.avg10, some.total_us), (Unknown(UnknownReason::Unparsable), Known(1)));
+        }
         assert_eq!(pressure.some.total_us, Unknown(UnknownReason::Implausible));
         assert_eq!(pressure.full.total_us, Unknown(UnknownReason::Absent));
         assert_eq!(

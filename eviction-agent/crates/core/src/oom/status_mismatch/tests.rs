@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fixture::at;
 use crate::oom::{KillEntry, LimitScope, OomKill, OomVictimRole};
-use crate::pod_ref::PodRef;
+use crate::pod::PodRef;
 
 fn kill(victim: OomVictimRole) -> Evidence {
     let kill = OomKill { pid: 7, victim, ..OomKill::default() };
