@@ -147,10 +147,7 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     let changes = Changes {
         kubelet: pairs("--kubelet", kubelet)?,
         agent,
-        requests: pairs::<QuantityArg>("--request", request)?
-            .into_iter()
-            .map(|(pod, it)| (pod, it.0))
-            .collect(),
+        requests: pairs("--request", request)?,
         priorities: pairs("--priority", priority)?,
         protect: protect.iter().cloned().collect(),
         without: without.iter().cloned().collect(),
@@ -161,16 +158,6 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
         return Err(Failure::usage(format!("{pod}: --without contradicts another change of the pod")));
     }
     Ok(changes)
-}
-
-struct QuantityArg(Quantity);
-
-impl FromStr for QuantityArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Quantity::parse(text).map(Self).map_err(|error| error.to_string())
-    }
 }
 
 /// `KEY=VALUE`, each key once or with the same value.

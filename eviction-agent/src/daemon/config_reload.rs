@@ -8,12 +8,13 @@ use eviction_config::{Configz, Effective};
 use eviction_core::policy::Policy;
 use eviction_core::policy::preferences::Profile;
 use eviction_kube::{Access, CONFIGZ_PATH, KubeletAddress, RequestError, Response, fetch_configz};
-use tokio::signal::unix::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
-use crate::daemon::state::SavedConfig;
+use crate::daemon::state::StateFile;
 use crate::error::{Failure, chain};
 use eviction_node::file_watch::FileWatch;
 
@@ -35,18 +36,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(600);
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// What was read last, to be held against what is read next.
-#[derive(Clone, Debug, PartialEq)]
-struct ConfigBaseline {
-    policy: Policy,
-    profile: Profile,
-    service: Service,
-}
-
-impl ConfigBaseline {
-    fn of(configuration: &Configuration) -> Self {
-        let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
-        Self { policy: policy.clone(), profile: *profile, service: service.clone() }
-    }
+fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
+    let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
+    (policy.clone(), *profile, service.clone())
 }
 
 /// When the kubelet is asked again, if it is asked at all.
@@ -55,48 +47,38 @@ fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
     kubelet.is_asked.then(|| Instant::now() + pause)
 }
 
-/// What a start brings along beside the configuration in force.
-#[derive(Debug)]
-pub(crate) struct ConfigChange {
-    /// Begun before the file was read: what is changed from then on is told.
-    watch: FileWatch,
-    state_dir: Option<PathBuf>,
-    /// What was read.
-    known: ConfigBaseline,
-    kubelet: KubeletSaid,
-    /// The files say something else than what was in force when the agent ended.
-    proposed: Option<Configuration>,
+/// The file in a state directory.
+const CONFIG_FILE: &str = "config.json";
+
+/// The configuration in force, kept over a restart: what a start brings along may be a change as well, and
+/// one that reaches every node at the same time. Unlike the state it outlives the boot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SavedConfig {
+    profile: Profile,
+    policy: Policy,
+    /// What the kubelet reported of itself, if that counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) configz: Option<Effective>,
 }
 
-impl ConfigChange {
-    /// The configuration to start with, and the change that the files are since the agent ended.
-    /// Where nothing is saved, there is nothing to hold them against.
-    pub(crate) fn since(
-        state_dir: Option<PathBuf>,
-        configured: Configuration,
-        watch: FileWatch,
-        accept: bool,
-    ) -> (Configuration, Self) {
-        let known = ConfigBaseline::of(&configured);
-        let kubelet = configured.kubelet.clone();
-        let change = |proposed| Self { watch, state_dir: state_dir.clone(), known, kubelet, proposed };
-        let Some(dir) = state_dir.as_deref() else { return (configured, change(None)) };
-        let former = SavedConfig::read(dir).unwrap_or_else(|cause| {
-            tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
-            None
-        });
-        let Some(SavedConfig { profile, policy, configz: _ }) = former.filter(|_| !accept) else {
-            save(dir, &configured);
-            return (configured, change(None));
-        };
-        if policy == configured.policy {
-            return (configured, change(None));
-        }
-        tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
-        let (service, kubelet) = (configured.service.clone(), configured.kubelet.clone());
-        let (settings, notes) = Default::default();
-        let former = Configuration { policy, profile, service, kubelet, settings, notes };
-        (former, change(Some(configured)))
+impl SavedConfig {
+    fn of(in_force: &Configuration) -> Self {
+        let Configuration { policy, profile, kubelet, .. } = in_force;
+        Self { profile: *profile, policy: policy.clone(), configz: kubelet.effective.clone() }
+    }
+
+    /// Reads what the former agent has saved; nothing if that is nothing.
+    ///
+    /// # Errors
+    /// The file and the cause, if it cannot be used.
+    pub(crate) fn read(state_dir: &Path) -> Result<Option<Self>, String> {
+        StateFile::at(state_dir.join(CONFIG_FILE)).read_json()
+    }
+
+    /// A disk that is full or read-only costs this and nothing else.
+    fn write(&self, state_dir: &Path) -> std::io::Result<()> {
+        StateFile::at(state_dir.join(CONFIG_FILE)).write_json(self)
     }
 }
 
@@ -107,7 +89,7 @@ pub(crate) struct Reload {
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
     /// What was read last; nothing after something was wrong with it.
-    known: Option<ConfigBaseline>,
+    known: Option<(Policy, Profile, Service)>,
     ask_again: Option<Instant>,
     /// The kubelet did not answer when it was asked last.
     is_silent: bool,
@@ -121,28 +103,62 @@ pub(crate) struct Reload {
 }
 
 impl Reload {
-    pub(crate) fn new(
+    /// The configuration to start with, and what finds its changes: the first may be what the files are since the
+    /// agent before ended. The watch was begun before the files were read. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If SIGHUP cannot be watched.
+    pub(crate) fn start(
         files: ConfigurationFiles,
-        service: Service,
-        hangup: Signal,
-        change: ConfigChange,
-    ) -> Self {
-        let ConfigChange { watch, state_dir, known, kubelet, proposed: unsaid } = change;
+        state_dir: Option<PathBuf>,
+        configured: Configuration,
+        watch: FileWatch,
+        accept: bool,
+    ) -> Result<(Configuration, Self), Failure> {
+        let hangup =
+            signal(SignalKind::hangup()).map_err(|error| Failure::because("watch for signals", &error))?;
         let mut it = Self {
             files,
             hangup,
             watch,
             reading: None,
-            known: Some(known),
+            known: Some(baseline(&configured)),
             ask_again: None,
             is_silent: false,
             state_dir,
-            service,
-            unsaid,
+            service: configured.service.clone(),
+            unsaid: None,
             proposed: None,
         };
-        it.heard(&kubelet);
-        it
+        it.heard(&configured.kubelet);
+        Ok(match it.former(&configured, accept) {
+            Some(former) => {
+                it.unsaid = Some(configured);
+                (former, it)
+            }
+            None => (configured, it),
+        })
+    }
+
+    /// The configuration that was in force when the agent before ended, if the files say something else now. Where
+    /// nothing is saved, there is nothing to hold them against.
+    fn former(&self, configured: &Configuration, accept: bool) -> Option<Configuration> {
+        let dir = self.state_dir.as_deref()?;
+        let former = SavedConfig::read(dir).unwrap_or_else(|cause| {
+            tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
+            None
+        });
+        let Some(SavedConfig { profile, policy, configz: _ }) = former.filter(|_| !accept) else {
+            save(dir, configured);
+            return None;
+        };
+        if policy == configured.policy {
+            return None;
+        }
+        tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
+        let (service, kubelet) = (configured.service.clone(), configured.kubelet.clone());
+        let (settings, notes) = Default::default();
+        Some(Configuration { policy, profile, service, kubelet, settings, notes })
     }
 
     /// Waits for the next change; what the configuration is then, or everything that is wrong with it.
@@ -164,7 +180,7 @@ impl Reload {
                 Ok(Ok(configuration)) => {
                     let was_silent = self.is_silent;
                     self.heard(&configuration.kubelet);
-                    let known = Some(ConfigBaseline::of(&configuration));
+                    let known = Some(baseline(&configuration));
                     let is_news = std::mem::replace(&mut self.known, known) != self.known;
                     // Who tells it to read wants to hear of it in any case.
                     if is_news || why == ReloadReason::Told {
@@ -304,5 +320,72 @@ fn judge(answer: &Response, operation: &str, url: &str) -> Result<Effective, Fai
         404 => Err(Failure::failed(format!("{operation}: it serves no {CONFIGZ_PATH}"))
             .help("enableDebuggingHandlers of the kubelet must be on")),
         status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", said()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::daemon::check::NodeFacts;
+    use crate::daemon::configuration::ConfigurationFiles;
+
+    const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+evictionHard: {memory.available: 7.3%, nodefs.available: 1500m, pid.available: '1e3'}
+evictionSoft: {memory.available: 1.5Gi}
+evictionSoftGracePeriod: {memory.available: 1m30s}
+evictionMinimumReclaim: {memory.available: 0.1%}
+";
+
+    const AGENT: &str = "apiVersion: eviction-agent.io/v1alpha1
+kind: AgentConfiguration
+action: Evict
+policy:
+  signals: [{signal: pid.available, hard: 5%}]
+  protection:
+  - {namespaces: [shop], selector: {matchLabels: {app: web}}, order: Last}
+  rateLimits: [{scope: Namespace, maxEvictions: 3, window: 10m}]
+";
+
+    fn configuration(folder: &Path, profile: Profile) -> Configuration {
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text).unwrap();
+            Some(path)
+        };
+        let files = ConfigurationFiles {
+            kubelet: write("kubelet.yaml", KUBELET),
+            agent: write("agent.yaml", AGENT),
+            profile: Some(profile),
+            node: NodeFacts { in_cluster: true, ..NodeFacts::default() },
+            ..ConfigurationFiles::default()
+        };
+        files.load().unwrap()
+    }
+
+    #[test]
+    fn what_was_in_force_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        assert_eq!(SavedConfig::read(&state), Ok(None));
+        for profile in [Profile::Kubelet, Profile::Enhanced] {
+            let mut saved = SavedConfig::of(&configuration(folder.path(), profile));
+            let answer = r#"{"kubeletconfig": {"evictionHard": {"memory.available": "1Gi"}}}"#;
+            saved.configz = Some(Effective::parse(answer.as_bytes(), "https://node:10250/configz").unwrap());
+            saved.write(&state).unwrap();
+            assert_eq!(SavedConfig::read(&state), Ok(Some(saved)));
+        }
+    }
+
+    #[test]
+    fn what_was_spoiled_is_an_error_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        for text in ["{", "[]", r#"{"profile": "Fast"}"#] {
+            fs::write(folder.path().join("config.json"), text).unwrap();
+            let error = SavedConfig::read(folder.path()).unwrap_err();
+            assert!(error.contains("config.json: "), "{error}");
+        }
     }
 }

@@ -21,8 +21,7 @@ use serde::Serialize;
 
 use crate::daemon::check::NodeFacts;
 use crate::daemon::cluster::ClusterOptions;
-use crate::daemon::config_reload::Caller;
-use crate::daemon::state::SavedConfig;
+use crate::daemon::config_reload::{Caller, SavedConfig};
 use crate::error::Failure;
 use crate::telemetry::event_log::Output;
 

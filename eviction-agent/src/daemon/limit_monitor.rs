@@ -15,7 +15,7 @@ use eviction_node::cgroup::sampler::Sampler;
 
 use eviction_node::sampler::MemoryUsage;
 
-use super::token_bucket::TokenBucket;
+use super::memory_notifier::TokenBucket;
 pub(crate) use watch::{LimitChange, LimitWatch};
 
 /// Whose limits are watched.

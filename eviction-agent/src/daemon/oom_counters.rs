@@ -30,7 +30,7 @@ impl Counts {
         match version {
             Version::V1 => {
                 let text = read_once(&folder.join("memory.oom_control"), 4096).ok()?;
-                Some(Self { kills: parse_oom_control(&text).oom_kill.known()?, ooms: None })
+                Some(Self { kills: parse_oom_control(&text).known()?, ooms: None })
             }
             Version::V2 => {
                 let events = parse_memory_events(&read_once(&folder.join("memory.events.local"), 4096).ok()?);

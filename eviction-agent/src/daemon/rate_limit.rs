@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use eviction_core::in_flight::InFlightEviction;
 use eviction_core::pod::PodName;
 use eviction_core::policy::Rules;
 use eviction_core::progress::KillRejection;
-use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_kill::KillTarget;
+use eviction_node::clock::Clock;
 
 /// The limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,21 +65,6 @@ impl RateLimitPolicy {
     }
 }
 
-/// An eviction in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct InFlight {
-    /// By which decision.
-    decision: u64,
-    /// Which pod.
-    pod: Arc<PodName>,
-    /// For want of what.
-    resource: Resource,
-    /// Whether for a hard threshold.
-    hard: bool,
-    /// Since when.
-    since_ns: u64,
-}
-
 /// An eviction that counts against the limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -107,7 +93,6 @@ pub(crate) enum Admission {
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
     policy: RateLimitPolicy,
-    in_flight: Vec<InFlight>,
     /// In order of beginning, none older than both windows and the cool-down.
     kills: VecDeque<CountedKill>,
 }
@@ -115,8 +100,7 @@ pub(crate) struct RateLimit {
 impl RateLimit {
     /// Nothing evicted so far.
     pub(crate) fn new(policy: RateLimitPolicy) -> Self {
-        let in_flight = Vec::with_capacity(policy.in_flight_limit as usize);
-        Self { policy, in_flight, kills: VecDeque::with_capacity(64) }
+        Self { policy, kills: VecDeque::with_capacity(64) }
     }
 
     /// The evictions that count, in order of beginning.
@@ -134,18 +118,24 @@ impl RateLimit {
         self.kills.extend(kills);
     }
 
-    /// Whether the target may be evicted now. Changes nothing yet.
+    /// Whether the target may be evicted now, while executors are at those in flight. Changes nothing.
     ///
     /// # Errors
     /// Why it may not.
-    pub(crate) fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
+    pub(crate) fn admit<'a>(
+        &self,
+        target: &KillTarget,
+        in_flight: impl Iterator<Item = &'a InFlightEviction> + Clone,
+        clock: &Clock,
+        now_ns: u64,
+    ) -> Result<Admission, KillRejection> {
         let policy = &self.policy;
         let age_ns = now_ns.saturating_sub(target.at_ns);
         if age_ns > nanos(policy.stale_after) {
             return Err(KillRejection::Stale { age_ns });
         }
-        if let Some(it) = self.find(&target.pod) {
-            let decision = it.decision;
+        let numbered = in_flight.filter_map(|it| Some((it.decision?, it)));
+        if let Some((decision, it)) = numbered.clone().find(|(_, it)| is_same(&it.pod, &target.pod)) {
             return if target.hard && !it.hard {
                 Ok(Admission::Shorten { decision })
             } else {
@@ -153,15 +143,15 @@ impl RateLimit {
             };
         }
         // A soft victim with a long grace period must not hold up a hard one.
-        let pending =
-            self.in_flight.iter().filter(|it| it.resource == target.resource && (it.hard || !target.hard));
-        for it in pending {
-            let until_ns = it.since_ns.saturating_add(nanos(policy.victim_wait));
+        let is_pending =
+            |it: &InFlightEviction| it.resource() == target.resource && (it.hard || !target.hard);
+        for (decision, it) in numbered.clone().filter(|(_, it)| is_pending(it)) {
+            let until_ns = clock.mono_of(it.since).saturating_add(nanos(policy.victim_wait));
             if now_ns < until_ns {
-                return Err(KillRejection::VictimPending { decision: it.decision, until_ns });
+                return Err(KillRejection::VictimPending { decision, until_ns });
             }
         }
-        let in_flight = u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX);
+        let in_flight = u32::try_from(numbered.count()).unwrap_or(u32::MAX);
         if in_flight >= policy.in_flight_limit {
             return Err(KillRejection::Busy { in_flight });
         }
@@ -199,13 +189,6 @@ impl RateLimit {
     /// The target's eviction has begun, or is continued after a restart. It counts from now on.
     pub(crate) fn begun(&mut self, target: &KillTarget, now_ns: u64) {
         self.forget(now_ns);
-        self.in_flight.push(InFlight {
-            decision: target.decision,
-            pod: Arc::clone(&target.pod),
-            resource: target.resource,
-            hard: target.hard,
-            since_ns: now_ns,
-        });
         self.kills.retain(|kill| kill.decision != target.decision);
         self.kills.push_back(CountedKill {
             pod: Arc::clone(&target.pod),
@@ -214,19 +197,8 @@ impl RateLimit {
         });
     }
 
-    /// The pod of `decision` now goes for a hard threshold.
-    pub(crate) fn shortened(&mut self, decision: u64, now_ns: u64) {
-        for it in &mut self.in_flight {
-            if it.decision == decision {
-                it.hard = true;
-                it.since_ns = now_ns;
-            }
-        }
-    }
-
     /// The eviction of `decision` has ended, well or not. The cool-down begins now.
     pub(crate) fn ended(&mut self, decision: u64, now_ns: u64) {
-        self.in_flight.retain(|it| it.decision != decision);
         for kill in &mut self.kills {
             if kill.decision == decision {
                 kill.at_ns = kill.at_ns.max(now_ns);
@@ -237,12 +209,7 @@ impl RateLimit {
 
     /// Nothing of the eviction of `decision` was done: it does not count.
     pub(crate) fn not_done(&mut self, decision: u64) {
-        self.in_flight.retain(|it| it.decision != decision);
         self.kills.retain(|kill| kill.decision != decision);
-    }
-
-    fn find(&self, pod: &PodName) -> Option<&InFlight> {
-        self.in_flight.iter().find(|it| is_same(&it.pod, pod))
     }
 
     fn forget(&mut self, now_ns: u64) {

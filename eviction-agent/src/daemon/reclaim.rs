@@ -1,22 +1,24 @@
 //! Node reclaim through the container runtime: the thread that carries it out for the control loop.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::configuration::Reclaim;
-use super::state::ImageHistoryFile;
+use super::state::StateFile;
 use crate::error::Failure;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
 use eviction_core::pods::mirrored_uid;
 use eviction_core::reading::Reading;
 use eviction_core::units::GoDuration;
 use eviction_cri::{
-    Endpoint, NodePods, NodeView, ReclaimConfig, ReclaimOrder, ReclaimReport, Reclaimer, RuntimeInfo, Space,
-    read_runtime,
+    Endpoint, ImageHistory, NodePods, NodeView, ReclaimConfig, ReclaimOrder, ReclaimReport, Reclaimer,
+    RuntimeInfo, Space, read_runtime,
 };
 use eviction_node::clock::mono_ns;
 use eviction_node::file::InWords;
@@ -64,6 +66,51 @@ impl ReclaimParts {
     ) -> Result<Option<ReclaimExecutor>, Failure> {
         let Some((config, pods)) = self.config.zip(self.pods) else { return Ok(None) };
         ReclaimExecutor::start(config, self.history, pods, find_file_systems()).map(Some)
+    }
+}
+
+/// The file in a state directory.
+const IMAGES_FILE: &str = "images.json";
+
+/// What node reclaim knows of the images of the node, kept over a restart of the agent: without it all of them were too
+/// young to be removed, and none was used before another.
+///
+/// Times are those of `CLOCK_MONOTONIC`, so the file is of use in the same boot only.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageHistoryFile {
+    file: StateFile,
+    boot_id: String,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ImageHistoryDocument {
+    boot_id: String,
+    history: ImageHistory,
+}
+
+impl ImageHistoryFile {
+    /// The file in that directory.
+    pub(crate) fn new(state_dir: &Path, boot_id: String) -> Self {
+        Self { file: StateFile::at(state_dir.join(IMAGES_FILE)), boot_id }
+    }
+
+    /// What the former agent knew; nothing, with a warning, if the file cannot be used.
+    fn read(&self) -> ImageHistory {
+        let read = self.file.read_json::<ImageHistoryDocument>().unwrap_or_else(|error| {
+            tracing::warn!(error, "when images were used is not known any more");
+            None
+        });
+        read.filter(|read| read.boot_id == self.boot_id).map(|read| read.history).unwrap_or_default()
+    }
+
+    /// Keeps it for the next agent.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn write(&self, history: &ImageHistory) -> io::Result<()> {
+        let (boot_id, history) = (self.boot_id.clone(), history.clone());
+        self.file.write_json(&ImageHistoryDocument { boot_id, history })
     }
 }
 
@@ -247,9 +294,12 @@ impl NodeView for Node {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use eviction_core::fixture::policy;
     use eviction_core::pod::Pod;
     use eviction_core::pods::KnownPod;
+    use eviction_cri::api::Image;
     use serde_json::json;
 
     use super::*;
@@ -296,5 +346,38 @@ mod tests {
         for socket in [None, Some("tcp://x")] {
             super::config(&reclaim(socket), false).unwrap_err();
         }
+    }
+
+    fn history() -> ImageHistory {
+        let image = |id: &str| Image { id: id.to_owned(), ..Image::default() };
+        let mut history = ImageHistory::default();
+        let in_use = BTreeSet::from(["sha256:a".to_owned()]);
+        history.observe(Duration::from_millis(1_500), &[image("sha256:a"), image("sha256:b")], &in_use);
+        history
+    }
+
+    #[test]
+    fn what_was_written_is_read_in_the_same_boot_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = ImageHistoryFile::new(folder.path(), "boot-1".to_owned());
+        assert_eq!(file.read(), ImageHistory::default());
+        file.write(&history()).unwrap();
+        assert_eq!(file.read(), history());
+        assert_ne!(file.read(), ImageHistory::default());
+        let after = ImageHistoryFile::new(folder.path(), "boot-2".to_owned());
+        assert_eq!(after.read(), ImageHistory::default());
+    }
+
+    #[test]
+    fn a_spoiled_file_is_as_good_as_none_and_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = ImageHistoryFile::new(folder.path(), "boot-1".to_owned());
+        for text in ["", "{", "[]", r#"{"bootId":"boot-1","history":{"images":{"a":{"first":{"secs":-1}}}}}"#]
+        {
+            std::fs::write(folder.path().join(IMAGES_FILE), text).unwrap();
+            assert_eq!(file.read(), ImageHistory::default(), "{text}");
+        }
+        file.write(&history()).unwrap();
+        assert_eq!(file.read(), history());
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eviction_bpf::load::ProgramLog;
 use eviction_bpf::{BackendInfo, LoadOptions, online_cpus};
+use eviction_config::ActionSettings;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::KernelKillMode::HardMemory;
@@ -14,7 +15,7 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::ThresholdLevels;
-use eviction_kill::Killer;
+use eviction_kill::{CgroupDirs, KillMode, Killer, KillerConfig, MreleaseResult};
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
@@ -22,6 +23,7 @@ use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::file::raise_descriptor_limit;
+use eviction_node::file_watch::FileWatch;
 use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::notify::timer;
 use eviction_node::pod_index::PodIndex;
@@ -30,31 +32,30 @@ use eviction_node::sampler::{Capacity, NodeSampler};
 use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
-use super::config_reload::ConfigChange;
+use super::config_reload::Reload;
 use super::configuration::{Configuration, Service};
 use super::container_status::ContainerStatusTracker;
-use super::control_loop::{Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender};
-use super::executors::killer;
+use super::control_loop::{
+    Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender, TaskTotals,
+};
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
-use super::pod_activity::TaskTotals;
 use super::rate_limit::{RateLimit, RateLimitPolicy};
 use super::realtime;
-use super::reclaim::{self, ReclaimParts};
-use super::state::{self, ImageHistoryFile, PersistedState, RestoredState};
+use super::reclaim::{self, ImageHistoryFile, ReclaimParts};
+use super::state::{self, Document, PersistedState};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
-use crate::error::Failure;
+use crate::error::{Failure, chain};
 use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::DecisionIds;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::recorder::RecordingQueue;
 use crate::telemetry::{event_log, line_writer};
-use eviction_node::file_watch::FileWatch;
 
 /// Steps of evictions that wait for the loop; it takes them at once.
 const RESULTS: usize = 64;
@@ -81,7 +82,10 @@ pub(crate) struct Plan {
     /// For the slow side, as well.
     pub(crate) kept: PersistedState,
     state_sender: StateSender,
-    recalled: RestoredState,
+    /// What decisions are called.
+    pub(crate) names: DecisionIds,
+    /// What the agent before has left.
+    former: Option<Document>,
     /// Takes the engine's inputs, where they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     load: LoadOptions,
@@ -90,11 +94,6 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What decisions are called.
-    pub(crate) fn names(&self) -> DecisionIds {
-        self.recalled.names
-    }
-
     /// What the node's signals are read from.
     pub(crate) fn signal_files(&self) -> SignalFiles {
         SignalFiles::of(&self.root, &self.host.proc)
@@ -116,15 +115,16 @@ pub(crate) struct Ready {
 }
 
 /// Checks everything that users give, and takes the right to act. Needs a runtime.
-pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, ConfigChange), Failure> {
+pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
     let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_SETTLE);
     let configuration = options.configuration.load()?;
     // What is remembered is what was decided by; how to serve is what the files say now.
     let service = configuration.service.clone();
     let (action, eviction_requests) = (service.action, service.eviction_requests);
     let state_dir = options.state_dir(action);
-    let (in_force, change) =
-        ConfigChange::since(state_dir.clone(), configuration, watch, options.apply_config_now);
+    let files = options.configuration.clone();
+    let (in_force, reload) =
+        Reload::start(files, state_dir.clone(), configuration, watch, options.apply_config_now)?;
     in_force.log();
     let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
     let host = Host::default();
@@ -153,7 +153,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         tracing::warn!(%error, "raising the limit of open files");
     }
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (state_sender, kept, recalled) = state::open(options, state_dir.as_deref(), action, metrics)?;
+    let (state_sender, kept, names, former) = state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
@@ -177,13 +177,14 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         evictions,
         kept,
         state_sender,
-        recalled,
+        names,
+        former,
         recorder: None,
         dry_run: action.is_dry(),
         reclaim,
         load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
     };
-    Ok((plan, change))
+    Ok((plan, reload))
 }
 
 /// The group that stands for the node, which must be there.
@@ -291,7 +292,9 @@ pub(crate) fn build(
         recorder: plan.recorder,
     };
     control_loop.record_key();
-    control_loop.recall(plan.recalled);
+    if let Some(former) = plan.former {
+        control_loop.recall(former);
+    }
     // What of it takes long is done before the first turn.
     control_loop.watch_containers();
     Ok((control_loop, sources))
@@ -350,4 +353,34 @@ pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
     let BackendInfo { source, backend, reason, sees_every_charge: _, granularity_bytes: _ } = info;
     let backend = if backend.is_empty() { event_log::NO_BACKEND } else { backend };
     event_log::Backend { source: source.to_owned(), backend: backend.to_owned(), reason }
+}
+
+/// The killer. One that acts takes the lock of this node.
+pub(super) fn killer(
+    root: &NodeRoot,
+    action: ActionSettings,
+    updates: mpsc::Sender<KillUpdate>,
+    metrics: &Arc<Metrics>,
+) -> Result<Killer, Failure> {
+    // It takes the lock also where only some policies have it act.
+    let mode = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
+    let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
+    let roots = CgroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
+    let config = KillerConfig::new(mode, roots);
+    let releases = metrics.process_mrelease.clone();
+    let count = move |result| {
+        let result = match result {
+            MreleaseResult::Released => "released",
+            MreleaseResult::Ended => "ended",
+            MreleaseResult::Refused => "failed",
+        };
+        releases.with([result]).inc();
+    };
+    Killer::new(config, updates, count).map_err(|error| {
+        let failure = Failure::failed(chain(&error));
+        match error.help() {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
+    })
 }

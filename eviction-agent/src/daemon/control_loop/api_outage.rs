@@ -1,12 +1,127 @@
-//! While the API server cannot be asked. The engine knows it, and pauses what has to pause; what was
-//! asked for and not answered stays open until somebody knows.
+//! While the API server cannot be asked: the engine pauses what has to pause, and what was asked for and not answered stays
+//! open until somebody knows. By `eviction.whenAPIServerDown` those pods are killed, or the one that would be evicted is
+//! frozen until the API server is back.
 
+use std::sync::Arc;
+
+use eviction_core::decision::Decision;
+use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::pod::PodName;
 use eviction_core::policy::eviction_settings::WhenApiServerDown;
+use eviction_core::progress::KillRejection;
+use eviction_core::signal::Resource;
+use eviction_kill::{CgroupDirs, FrozenPod};
+use eviction_node::clock::mono_ns;
 
 use super::ControlLoop;
 use super::evictions::grace_of;
+use crate::telemetry::event_log::{self, PodFreeze};
+use crate::telemetry::queue::TelemetryEvent;
+
+/// The pod that was frozen last in this outage.
+#[derive(Debug)]
+pub(crate) struct FreezeState {
+    pod: Arc<PodName>,
+    /// CLOCK_MONOTONIC.
+    until_ns: u64,
+    /// `None` once it runs again, and for a dry run.
+    frozen: Option<FrozenPod>,
+}
+
+impl ControlLoop {
+    /// Freezes the pod that this decision would have evicted, had the API server been there.
+    pub(super) fn freeze_instead(&mut self, decision: &Decision) {
+        let Some(evaluation) = decision.evaluation() else { return };
+        let is_frozen = self.freeze.as_ref().is_some_and(|state| state.frozen.is_some());
+        if evaluation.end != EvaluationEnd::ApiUnreachable || !self.freezes() || is_frozen {
+            return;
+        }
+        let at = self.clock.now().wall;
+        if let Some(pod) = self.engine.victim_without_outage(at, &evaluation.snapshot) {
+            self.freeze(&pod);
+        }
+    }
+
+    /// Freezes the pod whose eviction for a hard memory threshold was requested, and that no server has answered for.
+    pub(super) fn freeze_unanswered(&mut self) {
+        if let Some(it) = self.unanswered().iter().find(|it| it.resource() == Resource::Memory) {
+            self.freeze(&it.pod);
+        }
+    }
+
+    /// Lets the frozen pod go on if its time is over or the reason for it gone.
+    pub(super) fn review_freeze(&mut self) {
+        let Some(state) = &self.freeze else { return };
+        let why = if self.state.reach == ApiReachability::Reachable {
+            "api_server_reachable"
+        } else if !self.freezes() {
+            "configuration"
+        } else if self.engine.pods().index_of(&state.pod.uid).is_none() {
+            "pod_gone"
+        } else {
+            // It is not frozen again in this outage.
+            if state.until_ns <= mono_ns() {
+                self.thaw("timeout");
+            }
+            return;
+        };
+        self.thaw(why);
+        self.freeze = None;
+    }
+
+    /// When the frozen pod is to go on at the latest: from now, nanoseconds.
+    pub(super) fn thaw_due_in_ns(&self, now_ns: u64) -> Option<u64> {
+        let state = self.freeze.as_ref().filter(|state| state.frozen.is_some())?;
+        Some(state.until_ns.saturating_sub(now_ns))
+    }
+
+    fn freezes(&self) -> bool {
+        self.engine.policy().eviction.when_api_server_down == WhenApiServerDown::Freeze
+    }
+
+    fn freeze(&mut self, pod: &Arc<PodName>) {
+        // One at a time, and each once: it frees nothing, so that it would be chosen again and again.
+        if self.freeze.as_ref().is_some_and(|it| it.frozen.is_some() || it.pod.uid == pod.uid) {
+            return;
+        }
+        let groups = self.containers_of(&pod.uid);
+        let (state, reason, frozen) = match self.executor.freeze(&groups) {
+            Ok(Some(frozen)) => ("frozen", None, Some(frozen)),
+            Ok(None) => ("dry_run", None, None),
+            Err(KillRejection::Empty) => return,
+            Err(rejection) => ("failed", Some(rejection.to_string()), None),
+        };
+        let timeout = self.engine.policy().eviction.freeze_timeout.as_nanos();
+        let until_ns = mono_ns().saturating_add(timeout.max(0).unsigned_abs());
+        self.freeze = Some(FreezeState { pod: Arc::clone(pod), until_ns, frozen });
+        self.tell_freeze(PodFreeze::new(pod, state, reason));
+    }
+
+    fn thaw(&mut self, why: &str) {
+        let Some(state) = self.freeze.as_mut().filter(|state| state.frozen.is_some()) else { return };
+        state.frozen = None;
+        let event = PodFreeze::new(&state.pod, "thawed", Some(why.to_owned()));
+        self.tell_freeze(event);
+    }
+
+    fn tell_freeze(&mut self, event: PodFreeze) {
+        self.telemetry
+            .send(TelemetryEvent::Event(Box::new(event_log::Event::PodFreeze(event)), self.clock.now()));
+    }
+
+    /// The folders of a pod's containers, not of the pod: on cgroup v1 the kubelet's runtime could not end processes
+    /// that are frozen by a group above theirs.
+    fn containers_of(&self, uid: &str) -> Vec<CgroupDirs> {
+        let Some(place) = self.pod_index.active().index_of(uid) else { return Vec::new() };
+        let groups = self.pod_index.cgroups_of(place, self.node_sampler.cgroups.pods());
+        groups
+            .flat_map(|group| &group.containers)
+            .map(|container| self.dirs_of(container.cgroup_id, &container.path))
+            .collect()
+    }
+}
 
 impl ControlLoop {
     /// From now on the API server can be asked, or cannot.

@@ -31,15 +31,14 @@ impl ControlLoop {
         ignores_budget: bool,
     ) -> Result<(Admission, bool), KillRejection> {
         let now_ns = mono_ns();
-        let admission = self.rate_limit.admit(target, now_ns)?;
+        let admission = self.rate_limit.admit(target, self.executing(), &self.clock, now_ns)?;
         let target = match admission {
             Admission::Begin => target.clone(),
             Admission::Shorten { decision } => KillTarget { decision, ..target.clone() },
         };
         let is_killing = self.execute(&target, ignores_budget)?;
-        match admission {
-            Admission::Begin => self.rate_limit.begun(&target, now_ns),
-            Admission::Shorten { decision } => self.rate_limit.shortened(decision, now_ns),
+        if admission == Admission::Begin {
+            self.rate_limit.begun(&target, now_ns);
         }
         Ok((admission, is_killing))
     }

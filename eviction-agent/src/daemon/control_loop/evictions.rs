@@ -216,7 +216,7 @@ impl ControlLoop {
     }
 
     /// Evictions that executors are at.
-    pub(super) fn executing(&self) -> impl Iterator<Item = &InFlightEviction> {
+    pub(super) fn executing(&self) -> impl Iterator<Item = &InFlightEviction> + Clone {
         self.engine.in_flight().iter().filter(|it| !it.restored && it.is_executing())
     }
 

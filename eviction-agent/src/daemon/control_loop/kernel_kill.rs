@@ -137,7 +137,8 @@ impl ControlLoop {
             .ok_or(KernelKillIdle::SeveralCgroups)?;
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
-        let is_admitted = self.rate_limit.admit(&target, mono_ns()) == Ok(Admission::Begin);
+        let admitted = self.rate_limit.admit(&target, self.executing(), &self.clock, mono_ns());
+        let is_admitted = admitted == Ok(Admission::Begin);
         if !is_admitted || self.executor.check(&target).is_err() {
             return Err(KernelKillIdle::KillerRefuses);
         }

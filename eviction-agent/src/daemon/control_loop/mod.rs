@@ -7,13 +7,10 @@ mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
 mod evictions;
-mod freeze;
-mod inode_counts;
 mod kernel_kill;
 mod limits;
 mod metrics;
 mod oom;
-mod oom_group;
 mod persist;
 mod pod_storage;
 mod policy;
@@ -24,7 +21,7 @@ mod reclaim;
 mod reclaim_tests;
 mod state;
 mod sync;
-mod task_alarms;
+mod tasks;
 mod terminating;
 #[cfg(test)]
 mod tests;
@@ -49,7 +46,6 @@ use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::{EventBatch, MemoryNotifier, Notification, Trigger};
 use super::oom_counters::OomCounters;
-use super::pod_activity::TaskTotals;
 use super::rate_limit::RateLimit;
 use super::watchdog::Heartbeat;
 use crate::error::Failure;
@@ -66,12 +62,13 @@ use crate::telemetry::event_log;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;
-pub(crate) use freeze::FreezeState;
+pub(crate) use api_outage::FreezeState;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
 pub(crate) use reclaim::ReclaimState;
 pub(crate) use state::State;
+pub(crate) use tasks::TaskTotals;
 
 /// What the slow side asks for.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
 use eviction_core::state::PERSIST_INTERVAL;
 
 use super::super::cluster::NodeStatusSender;
-use super::super::state::{LoopState, RestoredState};
+use super::super::state::{Document, LoopState};
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::spsc::Sender;
@@ -73,8 +73,8 @@ impl ControlLoop {
     }
 
     /// Goes on where another agent ended. Before anything else.
-    pub(crate) fn recall(&mut self, recalled: RestoredState) {
-        let RestoredState { written, state, names: _ } = recalled;
+    pub(crate) fn recall(&mut self, former: Document) {
+        let Document { written, state, .. } = former;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
         self.rate_limit.restore(rate_limits);
         if let (Some(node), Some(published)) = (&mut self.node, published) {

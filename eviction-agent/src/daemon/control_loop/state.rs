@@ -7,7 +7,7 @@ use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 use eviction_core::time::Timestamp;
 
-use super::oom_group::OomGroupCoalescer;
+use super::oom::OomGroupCoalescer;
 use super::terminating::TerminatingPod;
 
 /// What the loop remembers from one turn to the next.

@@ -14,17 +14,9 @@ const BLIND_NS: u64 = 1_000_000_000;
 const TOLD_AGAIN_NS: u64 = 10_000_000_000;
 
 /// The working sets at which a limit becomes near, and below which it is so no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LimitLevels {
-    near: u64,
-    away: u64,
-}
-
-impl LimitLevels {
-    fn of(limit: u64, near_percent: u8) -> Self {
-        let left = (u128::from(limit) * u128::from(near_percent) / 100) as u64;
-        Self { near: limit - left, away: limit - left - left / 2 }
-    }
+fn near_and_away(limit: u64, near_percent: u8) -> (u64, u64) {
+    let left = (u128::from(limit) * u128::from(near_percent) / 100) as u64;
+    (limit - left, limit - left - left / 2)
 }
 
 /// What has changed about a group.
@@ -95,9 +87,9 @@ impl LimitWatch {
             self.limit = limit;
             self.armed = None;
         }
-        let lines = LimitLevels::of(limit, self.near_percent);
+        let (near, away) = near_and_away(limit, self.near_percent);
         match self.near_since_ns {
-            None if working_set >= lines.near => {
+            None if working_set >= near => {
                 self.near_since_ns = Some(at_ns);
                 self.armed = None;
                 let again = |told: u64| at_ns.saturating_sub(told) >= TOLD_AGAIN_NS;
@@ -107,7 +99,7 @@ impl LimitWatch {
                 }
                 Some(LimitChange::Near { tell: self.is_told })
             }
-            Some(since_ns) if working_set < lines.away => {
+            Some(since_ns) if working_set < away => {
                 self.near_since_ns = None;
                 self.armed = None;
                 let tell = std::mem::take(&mut self.is_told);
@@ -125,7 +117,7 @@ impl LimitWatch {
 
     /// The working set at which something changes about it.
     pub(crate) fn line(&self) -> u64 {
-        let LimitLevels { near, away } = LimitLevels::of(self.limit, self.near_percent);
+        let (near, away) = near_and_away(self.limit, self.near_percent);
         if self.near_since_ns.is_some() { away } else { near }
     }
 
@@ -191,7 +183,7 @@ impl LimitWatch {
     pub(crate) fn note_sight(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
         let told_up_to = match growth {
             Some(growth) if growth.sees_every_charge => u64::MAX,
-            Some(_) => LimitLevels::of(self.limit, self.near_percent).away,
+            Some(_) => near_and_away(self.limit, self.near_percent).1,
             None => self.limit / 2,
         };
         self.is_blind = self.near_since_ns.is_none() && seen.usage >= told_up_to;

@@ -16,9 +16,8 @@ use eviction_node::clock::mono_ns;
 
 use super::super::realtime;
 use super::disks::DiskThresholds;
-use super::events::{EventBatch, EventSorter};
+use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
-use super::losses::ProgramCounters;
 use super::on_demand::{AttachFacts, AttachPolicy};
 use super::plan::{GrowthSource, ThresholdPlan};
 use super::{BackendFailure, BackendReporter};

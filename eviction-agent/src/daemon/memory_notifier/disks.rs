@@ -5,10 +5,10 @@ use eviction_config::Probes;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::DeviceHeadroom;
 
-use super::super::token_bucket::TokenBucket;
 use super::BackendReporter;
 use super::bpf::BpfBackend;
 use super::on_demand::{AttachFacts, AttachPolicy};
+use super::plan::TokenBucket;
 use crate::error::chain;
 
 /// The least headroom in bytes and inodes at which a threshold is set, so that files that come and go at the threshold do

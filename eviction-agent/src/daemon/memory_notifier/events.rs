@@ -1,8 +1,14 @@
-//! What the BPF programs report, sorted by what is to be done about it.
+//! What the BPF programs report, sorted by what is to be done about it, and what they did not report, counted.
 
 use std::collections::VecDeque;
 
-use eviction_bpf::{DiskThresholdCrossed, Event, KernelKill, OomKill, TaskAlarm, ThresholdCrossed};
+use eviction_bpf::{
+    BpfHandle, Counter, DiskThresholdCrossed, Drained, Event, EventClass, KernelKill, LossCounters, OomKill,
+    TaskAlarm, ThresholdCrossed, WITHHELD_REASONS,
+};
+
+use crate::telemetry::event_log::BpfEventsLost;
+use crate::telemetry::metrics::Metrics;
 
 /// So many crossings of memory limits wait at most; each cgroup has two until it is sampled. A full sample finds the
 /// rest.
@@ -65,6 +71,110 @@ impl EventSorter {
     }
 }
 
+/// The counters of the programs as they were exported last.
+#[derive(Debug, Default)]
+pub(super) struct ProgramCounters {
+    /// How often programs were loaded: each time they count from zero.
+    pub(super) loads: u32,
+    lost: LossCounters,
+    /// Events that could not be decoded, of all programs; and how many of them were published.
+    invalid: u64,
+    invalid_published: u64,
+    /// Losses that are not published yet.
+    event: Option<BpfEventsLost>,
+    suppressed: [u64; WITHHELD_REASONS],
+    runs_missed: [u64; EventClass::ALL.len()],
+    /// Some charges were not followed up to the root lately: thresholds above do not see every charge.
+    pub(super) is_truncating: bool,
+}
+
+impl ProgramCounters {
+    /// Other programs are loaded.
+    pub(super) fn restart(&mut self) {
+        let Self { loads, invalid, invalid_published, event, .. } = *self;
+        *self = Self { loads: loads + 1, invalid, invalid_published, event, ..Self::default() };
+    }
+
+    /// The programs are unloaded: exports what they counted last.
+    pub(super) fn unload(&mut self, handle: &BpfHandle, metrics: &Metrics) {
+        self.export_suppressed(handle, metrics);
+        self.export_losses(handle, metrics);
+    }
+
+    /// Exports the reasons for which an armed kill order was not carried out.
+    pub(super) fn export_suppressed(&mut self, handle: &BpfHandle, metrics: &Metrics) {
+        let Ok(suppressed) = handle.withheld() else { return };
+        for ((reason, sum), before) in suppressed.into_iter().zip(&mut self.suppressed) {
+            let more = grown(sum, before);
+            if more > 0 {
+                metrics.kernel_kill_suppressed.with([reason]).inc_by(more);
+            }
+        }
+    }
+
+    /// Exports what was lost, how often programs were not run, and how many paths were truncated; true if a change
+    /// of the cgroup tree may not have been reported.
+    pub(super) fn export_losses(&mut self, handle: &BpfHandle, metrics: &Metrics) -> bool {
+        let mut is_tree_missed = false;
+        for ((class, sum), before) in handle.runs_missed().into_iter().zip(&mut self.runs_missed) {
+            let more = grown(sum, before);
+            if more > 0 {
+                metrics.bpf_program_runs_missed.with([class.name()]).inc_by(more);
+                is_tree_missed |= class == EventClass::Cgroup;
+            }
+        }
+        let Ok(lost) = handle.lost() else { return is_tree_missed };
+        let before = std::mem::replace(&mut self.lost, lost);
+        let more = lost.get(Counter::WalkCut).saturating_sub(before.get(Counter::WalkCut));
+        metrics.bpf_paths_truncated.inc_by(more);
+        self.is_truncating = more > 0;
+        let mut has_grown = self.invalid > self.invalid_published;
+        self.invalid_published = self.invalid;
+        for ((r#type, now), (_, before)) in lost.by_record().into_iter().zip(before.by_record()) {
+            metrics.bpf_events_lost.with([r#type]).inc_by(now.saturating_sub(before));
+            has_grown |= now > before;
+        }
+        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(before.by_map()) {
+            metrics.bpf_map_full.with([map]).inc_by(now.saturating_sub(before));
+            has_grown |= now > before;
+        }
+        if has_grown {
+            let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
+            let (lost, invalid) = (lost.records_lost(), self.invalid);
+            self.event = Some(BpfEventsLost { lost, invalid, map_full });
+        }
+        is_tree_missed
+    }
+
+    /// Takes the event of what was lost since the last one; its numbers are totals.
+    pub(super) fn take_event(&mut self) -> Option<BpfEventsLost> {
+        self.event.take()
+    }
+
+    /// Counts events; true if others are missing or could not be decoded.
+    pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
+        let Drained { events, malformed, why, missed } = drained;
+        metrics.bpf_events.inc_by(events);
+        if malformed > 0 {
+            metrics.bpf_events_invalid.inc_by(malformed);
+            self.invalid += malformed;
+            tracing::warn!(malformed, why = ?why, "BPF events that cannot be decoded");
+        }
+        if missed > 0 {
+            tracing::warn!(missed, "BPF events are missing: a full sample follows");
+        }
+        missed > 0 || malformed > 0
+    }
+}
+
+/// Returns by how much a sum has grown since the last call. A smaller one was not read in full, and what is missing
+/// was counted before.
+fn grown(sum: u64, before: &mut u64) -> u64 {
+    let more = sum.saturating_sub(*before);
+    *before = sum.max(*before);
+    more
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,5 +206,17 @@ mod tests {
         sorter.add(crossed(7), &mut batch);
         assert!(batch.missed && batch.crossed.is_none());
         assert_eq!(sorter.limit_crossings.len(), MAX_LIMIT_CROSSINGS);
+    }
+}
+
+#[cfg(test)]
+mod losses_tests {
+    use super::grown;
+
+    #[test]
+    fn nothing_is_counted_twice() {
+        let mut before = 0;
+        let more = [3, 3, 0, 5, 2, 6].map(|sum| grown(sum, &mut before));
+        assert_eq!(more, [3, 0, 0, 2, 0, 1]);
     }
 }

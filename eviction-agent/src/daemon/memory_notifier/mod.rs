@@ -11,10 +11,8 @@ mod disks;
 mod events;
 mod failover;
 mod kernel;
-mod losses;
 mod on_demand;
 mod plan;
-mod trigger;
 
 use std::io;
 use std::sync::Arc;
@@ -30,15 +28,13 @@ use eviction_node::fs::DeviceHeadroom;
 use eviction_node::notify::sample_interval::{self, FillRate, SampleSchedule};
 use eviction_node::notify::timer::Timer;
 use eviction_node::sampler::MemoryUsage;
+use kernel::KernelBackends;
 
-use super::token_bucket::TokenBucket;
 pub(crate) use bpf::{BpfBackend, NotArmed, root_id};
 pub(crate) use events::EventBatch;
-use kernel::KernelBackends;
 pub(crate) use plan::{
-    GrowthSource, MinRearm, ThresholdPlan, conservative_level, pids_due, plan as plan_thresholds,
+    GrowthSource, MinRearm, ThresholdPlan, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
 };
-pub(crate) use trigger::Trigger;
 
 /// Every backend of [`MemoryNotifier`].
 pub(crate) struct MemoryNotifier {
@@ -275,5 +271,31 @@ impl MemoryNotifier {
     /// Returns whether a backend is being loaded or attached: then the next sample is due soon.
     pub(crate) fn is_changing(&self) -> bool {
         self.bpf.is_changing()
+    }
+}
+
+eviction_core::named_enum! {
+    /// What caused a sync.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Trigger {
+        Start = "start",
+        Charge = "charge",
+        MemcgV1Threshold = "memcg_v1_threshold",
+        Psi = "psi_trigger",
+        Timer = "timer",
+        EvictionResult = "eviction_result",
+        Configuration = "configuration",
+        Pods = "pods",
+        TaskAlarm = "task_alarm",
+        MemoryEvents = "memcg_oom_event",
+        /// Process ids alone were due.
+        Pids = "pids",
+        KubeApi = "kube_api",
+        /// What pods use of the disks was read.
+        PodStorage = "pod_storage",
+        /// A threshold on a file system was crossed.
+        DiskThreshold = "disk_threshold",
+        /// An attempt of node reclaim has ended.
+        NodeReclaim = "node_reclaim",
     }
 }

@@ -1,3 +1,4 @@
+use eviction_core::signal::{Resource, Signal};
 use proptest::prelude::*;
 
 use super::*;
@@ -25,63 +26,99 @@ fn target(decision: u64, pod_number: u64, hard: bool, at_ns: u64) -> KillTarget 
     }
 }
 
-/// Asks, and begins if allowed.
-fn kill(limiter: &mut RateLimit, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
-    let target = KillTarget { at_ns: now_ns, ..target.clone() };
-    let admitted = limiter.admit(&target, now_ns)?;
-    match admitted {
-        Admission::Begin => limiter.begun(&target, now_ns),
-        Admission::Shorten { decision } => limiter.shortened(decision, now_ns),
+/// The limits, and the evictions that executors are at.
+struct Limiter {
+    limit: RateLimit,
+    in_flight: Vec<InFlightEviction>,
+    clock: Clock,
+}
+
+impl Limiter {
+    fn new() -> Self {
+        let limit = RateLimit::new(RateLimitPolicy::default());
+        Self { limit, in_flight: Vec::new(), clock: Clock::start() }
     }
-    Ok(admitted)
+
+    fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
+        self.limit.admit(target, self.in_flight.iter(), &self.clock, now_ns)
+    }
+
+    /// Asks, and begins if allowed.
+    fn kill(&mut self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
+        let target = KillTarget { at_ns: now_ns, ..target.clone() };
+        let admitted = self.admit(&target, now_ns)?;
+        let now = self.clock.at(now_ns).wall;
+        match admitted {
+            Admission::Begin => {
+                let signal = match target.resource {
+                    Resource::Pids => Signal::PidAvailable,
+                    _ => Signal::MemoryAvailable,
+                };
+                let begun =
+                    InFlightEviction::new(Arc::clone(&target.pod), signal.name(), target.hard, now, 0);
+                self.in_flight.push(InFlightEviction { decision: Some(target.decision), ..begun });
+                self.limit.begun(&target, now_ns);
+            }
+            Admission::Shorten { decision } => {
+                let it = self.in_flight.iter_mut().find(|it| it.decision == Some(decision)).unwrap();
+                (it.hard, it.since) = (true, now);
+            }
+        }
+        Ok(admitted)
+    }
+
+    fn ended(&mut self, decision: u64, now_ns: u64) {
+        self.in_flight.retain(|it| it.decision != Some(decision));
+        self.limit.ended(decision, now_ns);
+    }
 }
 
 #[test]
 fn the_next_victim_waits_for_the_last_one() {
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut limiter, &target(1, 1, true, 0), 0).unwrap();
+    let mut limiter = Limiter::new();
+    limiter.kill(&target(1, 1, true, 0), 0).unwrap();
     let second = target(2, 2, true, 0);
     assert_eq!(
-        kill(&mut limiter, &second, 29 * SECOND),
+        limiter.kill(&second, 29 * SECOND),
         Err(KillRejection::VictimPending { decision: 1, until_ns: 30 * SECOND })
     );
     // Another pressure has its own victim.
     let pids = KillTarget { resource: Resource::Pids, ..target(3, 3, true, 0) };
-    kill(&mut limiter, &pids, 29 * SECOND).unwrap();
+    limiter.kill(&pids, 29 * SECOND).unwrap();
     // After 30 s the next one, though the first is still there.
-    kill(&mut limiter, &second, 30 * SECOND).unwrap();
+    limiter.kill(&second, 30 * SECOND).unwrap();
     assert_eq!(limiter.in_flight.len(), 3);
     // And at once when it is gone.
     for decision in 1..=3 {
         limiter.ended(decision, 31 * SECOND);
     }
-    kill(&mut limiter, &target(4, 4, true, 0), 31 * SECOND).unwrap();
+    limiter.kill(&target(4, 4, true, 0), 31 * SECOND).unwrap();
 }
 
 #[test]
 fn a_soft_victim_never_holds_up_a_hard_one() {
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut limiter, &target(1, 1, false, 0), 0).unwrap();
-    assert!(kill(&mut limiter, &target(2, 2, false, 0), 1).is_err());
-    kill(&mut limiter, &target(3, 3, true, 0), 1).unwrap();
+    let mut limiter = Limiter::new();
+    limiter.kill(&target(1, 1, false, 0), 0).unwrap();
+    assert!(limiter.kill(&target(2, 2, false, 0), 1).is_err());
+    limiter.kill(&target(3, 3, true, 0), 1).unwrap();
     // The same pod is hurried, once.
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
-    kill(&mut limiter, &target(1, 1, false, 0), 0).unwrap();
-    assert_eq!(kill(&mut limiter, &target(2, 1, true, 0), 1), Ok(Admission::Shorten { decision: 1 }));
+    let mut limiter = Limiter::new();
+    limiter.kill(&target(1, 1, false, 0), 0).unwrap();
+    assert_eq!(limiter.kill(&target(2, 1, true, 0), 1), Ok(Admission::Shorten { decision: 1 }));
     assert_eq!(
-        kill(&mut limiter, &target(3, 1, true, 0), 2),
+        limiter.kill(&target(3, 1, true, 0), 2),
         Err(KillRejection::AlreadyTerminating { decision: 1 })
     );
     // Now it is a hard victim and holds up the next hard one.
-    assert!(kill(&mut limiter, &target(4, 2, true, 0), 2).is_err());
+    assert!(limiter.kill(&target(4, 2, true, 0), 2).is_err());
 }
 
 #[test]
 fn a_pod_that_comes_back_is_not_killed_in_a_loop() {
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    let mut limiter = Limiter::new();
     let mut now = 0;
     for decision in 1..=3 {
-        kill(&mut limiter, &target(decision, 1, true, 0), now).unwrap();
+        limiter.kill(&target(decision, 1, true, 0), now).unwrap();
         limiter.ended(decision, now + SECOND);
         // The same name under another uid is the same pod.
         let again = KillTarget {
@@ -89,37 +126,37 @@ fn a_pod_that_comes_back_is_not_killed_in_a_loop() {
             ..target(99, 1, true, 0)
         };
         let until_ns = now + 61 * SECOND;
-        assert_eq!(kill(&mut limiter, &again, until_ns - 1), Err(KillRejection::CoolDown { until_ns }));
+        assert_eq!(limiter.kill(&again, until_ns - 1), Err(KillRejection::CoolDown { until_ns }));
         now = until_ns;
     }
     // The first kill ended at 1 s.
     assert_eq!(
-        kill(&mut limiter, &target(4, 1, true, 0), now),
+        limiter.kill(&target(4, 1, true, 0), now),
         Err(KillRejection::PodLimit { kills: 3, until_ns: 601 * SECOND })
     );
-    kill(&mut limiter, &target(5, 2, true, 0), now).unwrap();
+    limiter.kill(&target(5, 2, true, 0), now).unwrap();
     limiter.ended(5, now);
-    kill(&mut limiter, &target(6, 1, true, 0), 601 * SECOND).unwrap();
+    limiter.kill(&target(6, 1, true, 0), 601 * SECOND).unwrap();
 }
 
 #[test]
 fn the_node_has_a_limit() {
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
+    let mut limiter = Limiter::new();
     for decision in 0..10 {
-        kill(&mut limiter, &target(decision, decision, true, 0), decision).unwrap();
+        limiter.kill(&target(decision, decision, true, 0), decision).unwrap();
         limiter.ended(decision, decision);
     }
     let next = target(10, 10, true, 0);
     assert_eq!(
-        kill(&mut limiter, &next, SECOND),
+        limiter.kill(&next, SECOND),
         Err(KillRejection::NodeLimit { kills: 10, until_ns: 60 * SECOND })
     );
-    kill(&mut limiter, &next, 60 * SECOND).unwrap();
+    limiter.kill(&next, 60 * SECOND).unwrap();
 }
 
 #[test]
 fn a_stale_decision_is_not_begun() {
-    let limiter = RateLimit::new(RateLimitPolicy::default());
+    let limiter = Limiter::new();
     let old = target(1, 1, true, 0);
     assert!(limiter.admit(&old, 5 * SECOND).is_ok());
     assert_eq!(limiter.admit(&old, 5 * SECOND + 1), Err(KillRejection::Stale { age_ns: 5 * SECOND + 1 }));
@@ -136,28 +173,25 @@ fn pods_without_a_name_are_told_apart_by_their_uid() {
 
 #[test]
 fn the_pace_goes_on_after_a_restart() {
-    let mut former = RateLimit::new(RateLimitPolicy::default());
+    let mut former = Limiter::new();
     for decision in 1..=10 {
-        kill(&mut former, &target(decision, decision, true, 0), decision).unwrap();
+        former.kill(&target(decision, decision, true, 0), decision).unwrap();
         if decision < 10 {
             former.ended(decision, decision);
         }
     }
-    let mut limiter = RateLimit::new(RateLimitPolicy::default());
-    limiter.restore(former.kills().cloned().collect());
+    let mut limiter = Limiter::new();
+    limiter.limit.restore(former.limit.kills().cloned().collect());
     // The last one is still under way: it goes on, and is no other kill.
-    kill(&mut limiter, &target(10, 10, true, 0), SECOND).unwrap();
+    limiter.kill(&target(10, 10, true, 0), SECOND).unwrap();
     limiter.ended(10, 2 * SECOND);
     let until_ns = 62 * SECOND;
-    assert_eq!(
-        kill(&mut limiter, &target(11, 10, true, 0), 3 * SECOND),
-        Err(KillRejection::CoolDown { until_ns })
-    );
+    assert_eq!(limiter.kill(&target(11, 10, true, 0), 3 * SECOND), Err(KillRejection::CoolDown { until_ns }));
     assert!(matches!(
-        kill(&mut limiter, &target(11, 11, true, 0), 3 * SECOND),
+        limiter.kill(&target(11, 11, true, 0), 3 * SECOND),
         Err(KillRejection::NodeLimit { kills: 10, .. })
     ));
-    assert_eq!(limiter.kills().count(), 10);
+    assert_eq!(limiter.limit.kills().count(), 10);
 }
 
 proptest! {
@@ -166,12 +200,12 @@ proptest! {
     #[test]
     fn limits_hold(asks in prop::collection::vec((0_u64..6, any::<bool>(), 0_u64..40, any::<bool>()), 1..200)) {
         let policy = RateLimitPolicy::default();
-        let mut limiter = RateLimit::new(policy.clone());
+        let mut limiter = Limiter::new();
         let mut begun: Vec<(u64, u64)> = Vec::new();
         let mut now = 0;
         for (decision, (pod_number, hard, pause, ends)) in (0_u64..).zip(asks) {
             now += pause * SECOND;
-            match kill(&mut limiter, &target(decision, pod_number, hard, 0), now) {
+            match limiter.kill(&target(decision, pod_number, hard, 0), now) {
                 Ok(Admission::Begin) => {
                     let last = begun.iter().filter(|(_, pod)| *pod == pod_number).map(|(at, _)| *at).max();
                     prop_assert!(last.is_none_or(|last| now - last >= nanos(policy.cool_down)));
@@ -181,11 +215,11 @@ proptest! {
                     }
                 }
                 Ok(Admission::Shorten { decision: shortened }) => {
-                    prop_assert!(limiter.in_flight.iter().any(|it| it.decision == shortened && it.hard));
+                    prop_assert!(limiter.in_flight.iter().any(|it| it.decision == Some(shortened) && it.hard));
                 }
                 Err(KillRejection::CoolDown { until_ns } | KillRejection::PodLimit { until_ns, .. } | KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. }) => {
                     prop_assert!(until_ns > now);
-                    let before = limiter.clone().admit(&target(decision, pod_number, hard, now), now);
+                    let before = limiter.admit(&target(decision, pod_number, hard, now), now);
                     let then = limiter.admit(&target(decision, pod_number, hard, until_ns), until_ns);
                     prop_assert_ne!(before.unwrap_err(), then.err().unwrap_or(KillRejection::Empty));
                 }

@@ -5,21 +5,24 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 /// A longer one is none of ours.
 const LONGEST: u64 = 4 << 20;
 
 /// Where it is.
 #[derive(Clone, Debug)]
-pub(super) struct StateFile {
+pub(crate) struct StateFile {
     path: PathBuf,
 }
 
 impl StateFile {
-    pub(super) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -40,6 +43,21 @@ impl StateFile {
             bytes.clear();
         }
         Ok(Some(bytes))
+    }
+
+    /// Reads a value of JSON; nothing if there is no file.
+    ///
+    /// # Errors
+    /// The file and the cause, if it cannot be used.
+    pub(crate) fn read_json<T: DeserializeOwned>(&self) -> Result<Option<T>, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("read {}: {why}", self.path.display());
+        let bytes = self.read().map_err(|error| failed(&error))?;
+        bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(|error| failed(&error))).transpose()
+    }
+
+    /// Puts a value of JSON in its place, as [`Self::write`] does.
+    pub(crate) fn write_json(&self, value: &impl Serialize) -> io::Result<()> {
+        self.write(&serde_json::to_vec(value)?)
     }
 
     /// Leaves what is there to people, under another name. One that was set aside before goes.
@@ -93,7 +111,7 @@ mod tests {
     #[test]
     fn exchanged_as_a_whole_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
-        let file = StateFile::at(&folder.path().join("not/yet/state.json"));
+        let file = StateFile::at(folder.path().join("not/yet/state.json"));
         assert_eq!(file.read().unwrap(), None);
         for bytes in [&b"one"[..], b"another", b""] {
             file.write(bytes).unwrap();
@@ -111,7 +129,7 @@ mod tests {
     #[test]
     fn set_aside_it_is_out_of_the_way() {
         let folder = tempfile::tempdir().unwrap();
-        let file = StateFile::at(&folder.path().join("state.json"));
+        let file = StateFile::at(folder.path().join("state.json"));
         for text in ["first", "second"] {
             file.write(text.as_bytes()).unwrap();
             let aside = file.set_aside().unwrap();
@@ -125,21 +143,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::create_dir(&path).unwrap();
-        assert!(StateFile::at(&path).read().is_err());
-        assert!(StateFile::at(&path).write(b"x").is_err());
+        assert!(StateFile::at(path.clone()).read().is_err());
+        assert!(StateFile::at(path.clone()).write(b"x").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what was begun is cleared away");
         let long = folder.path().join("long");
         File::create(&long).unwrap().set_len(LONGEST + 1).unwrap();
-        assert_eq!(StateFile::at(&long).read().unwrap().as_deref(), Some(&b""[..]));
+        assert_eq!(StateFile::at(long).read().unwrap().as_deref(), Some(&b""[..]));
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert!(StateFile::at(&pipe).read().is_err(), "and nobody waits for it");
+        assert!(StateFile::at(pipe).read().is_err(), "and nobody waits for it");
     }
 
     #[test]
     fn what_fails_leaves_what_was_there() {
         let folder = tempfile::tempdir().unwrap();
-        let file = StateFile::at(&folder.path().join("state.json"));
+        let file = StateFile::at(folder.path().join("state.json"));
         file.write(b"good").unwrap();
         // Nobody follows a link that somebody else has put there.
         let other = folder.path().join("other");

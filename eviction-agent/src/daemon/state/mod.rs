@@ -14,27 +14,43 @@
 //!
 //! [`Clock`]: eviction_node::clock::Clock
 
-mod config;
-mod document;
 mod file;
-mod images;
-mod open;
-mod restore;
+#[cfg(test)]
+mod tests;
 mod writer;
 
-use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
 
-pub(crate) use config::SavedConfig;
-pub(crate) use document::Identity;
-pub(crate) use images::ImageHistoryFile;
-pub(crate) use open::{PersistedState, open, read_boot_id};
-pub(crate) use restore::{RestoredState, restore};
-pub(crate) use writer::{DurableRevision, StateWriter, keeper};
-
-use super::rate_limit::CountedKill;
+use eviction_config::ActionSettings;
 use eviction_core::node_conditions::pressure::PublishedCondition;
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::EngineState;
+use eviction_core::time::{Timestamp, since};
+use eviction_node::clock::{Clock, Instant, mono_ns};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::rate_limit::CountedKill;
+use crate::daemon::configuration::Options;
+use crate::daemon::control_loop::StateSender;
+use crate::error::{Failure, chain};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::queue::DecisionIds;
+pub(crate) use file::StateFile;
+pub(crate) use writer::{DurableRevision, StateWriter};
+
+/// The file in a state directory.
+const STATE_FILE: &str = "state.json";
+
+/// By which the file is known.
+const KIND: &str = "eviction-agent-state";
+
+/// The version of its form. Another form has another number.
+const VERSION: u64 = 5;
+
+/// The id of this boot of the machine, by the kernel.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// All that the control loop knows and no sample can tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,4 +66,171 @@ pub(crate) struct LoopState {
     pub(crate) decisions: u64,
     /// The node's conditions as they were published last, by their places.
     pub(crate) published: Option<[PublishedCondition; NodeCondition::COUNT]>,
+}
+
+/// What a file must agree with to be of use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    /// `/proc/sys/kernel/random/boot_id`: what was before the boot is over.
+    boot_id: Box<str>,
+    /// The name of the node's object, where the agent has one.
+    node: Option<Box<str>>,
+    /// The cgroup that stands for the node.
+    cgroup_root: Box<str>,
+    /// What is done to victims.
+    act: Box<str>,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Document {
+    kind: Box<str>,
+    version: u64,
+    #[serde(flatten)]
+    identity: Identity,
+    /// Which all times are of.
+    clock: Clock,
+    pub(crate) written: Timestamp,
+    /// What decisions are called, and those that follow.
+    #[serde(rename = "first_start_ms")]
+    pub(crate) names: DecisionIds,
+    pub(crate) state: LoopState,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, Error)]
+enum UnusableState {
+    #[error("it is spoiled: {0}")]
+    Spoiled(#[from] serde_json::Error),
+    #[error("it is something else")]
+    Foreign,
+    #[error("it is of version {0}; this agent knows version {VERSION}")]
+    Version(u64),
+    #[error("it is of another boot of this machine, {0}")]
+    Boot(Box<str>),
+    #[error("it is of another node, {node} below cgroup {cgroup_root}")]
+    Node { node: Box<str>, cgroup_root: Box<str> },
+    #[error("it holds times that are still to come")]
+    Future,
+}
+
+/// The writer of the state, and the revision that is written; `None` if no state is kept.
+pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
+
+/// Restores the state of the agent before, and returns what writes that of this one, and how decisions are called.
+///
+/// # Errors
+/// If the id of the boot cannot be read, or the channel to the writer cannot be made.
+pub(crate) fn open(
+    options: &Options,
+    state_dir: Option<&Path>,
+    action: ActionSettings,
+    metrics: &Arc<Metrics>,
+) -> Result<(StateSender, PersistedState, DecisionIds, Option<Document>), Failure> {
+    let Some(dir) = state_dir else {
+        return Ok((StateSender::default(), None, DecisionIds::of_this_start(), None));
+    };
+    let boot_id = read_boot_id()
+        .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
+    let identity = Identity {
+        boot_id: boot_id.into(),
+        node: options.cluster.as_ref().and_then(|cluster| cluster.node_name.as_deref()).map(Into::into),
+        cgroup_root: options.cgroup_root.display().to_string().into(),
+        act: action.to_string().into(),
+    };
+    let file = StateFile::at(dir.join(STATE_FILE));
+    let restored = restore(&file, &identity);
+    let names = restored.as_ref().map_or_else(DecisionIds::of_this_start, |restored| restored.names);
+    let (sender, writer, written) = StateWriter::new(file, Document::new(identity, names), metrics)?;
+    Ok((StateSender::by(sender), Some((writer, written)), names, restored))
+}
+
+/// The id of this boot; nothing if it cannot be read.
+pub(crate) fn read_boot_id() -> Option<String> {
+    Some(std::fs::read_to_string(BOOT_ID).ok()?.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
+/// Reads what the former agent has left, and goes on with its clock: before anything else asks for the time. What is
+/// of no use is set aside with a warning; then, and if there is nothing, the agent starts as the first one.
+fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
+    let shown = file.path().display();
+    let bytes = file.read().unwrap_or_else(|error| {
+        tracing::warn!(file = %shown, error = chain(&error), "what the former agent knew cannot be read");
+        None
+    })?;
+    match Document::read(&bytes, identity, mono_ns()) {
+        Ok(document) => {
+            let Document { clock, written, state, .. } = &document;
+            let now = Clock::resume(*clock).now().wall;
+            tracing::info!(
+                file = %shown,
+                age_ms = since(now, *written).as_nanos() / 1_000_000,
+                conditions = state.engine.conditions.len(),
+                evictions = state.engine.in_flight.iter().filter(|it| it.is_executing()).count(),
+                decisions = state.decisions,
+                "the agent goes on where the former one ended"
+            );
+            Some(document)
+        }
+        Err(why) => {
+            let aside = file.set_aside().map_or_else(
+                |error| format!("and it cannot be set aside: {error}"),
+                |aside| format!("set aside as {}", aside.display()),
+            );
+            tracing::warn!(file = %shown, why = chain(&why), aside, "what the former agent knew is of no use");
+            None
+        }
+    }
+}
+
+impl Document {
+    /// That of an agent which knows nothing yet.
+    fn new(identity: Identity, names: DecisionIds) -> Self {
+        let clock = Clock::start();
+        let (written, state) = (clock.now().wall, LoopState::default());
+        Self { kind: KIND.into(), version: VERSION, identity, clock, written, names, state }
+    }
+
+    /// The content of a file for an agent of this identity, when the monotonic clock shows `mono_ns`.
+    fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Self, UnusableState> {
+        let value: serde_json::Value = serde_json::from_slice(bytes)?;
+        // What is no object with these fields is no state of ours, whatever else it is.
+        match (value["kind"].as_str(), value["version"].as_u64()) {
+            (Some(KIND), Some(VERSION)) => {}
+            (Some(KIND), Some(version)) => return Err(UnusableState::Version(version)),
+            _ => return Err(UnusableState::Foreign),
+        }
+        let mut document: Self = serde_json::from_value(value)?;
+        let Identity { boot_id, node, cgroup_root, act } = &document.identity;
+        if *boot_id != identity.boot_id {
+            return Err(UnusableState::Boot(boot_id.clone()));
+        }
+        if (node, cgroup_root) != (&identity.node, &identity.cgroup_root) {
+            let node = node.clone().unwrap_or_else(|| "without a name".into());
+            return Err(UnusableState::Node { node, cgroup_root: cgroup_root.clone() });
+        }
+        let now = document.clock.at(mono_ns);
+        if document.written > now.wall || document.state.is_of_the_future(now) {
+            return Err(UnusableState::Future);
+        }
+        // What another action has begun is nothing to go on with, nor does it count.
+        if *act != identity.act {
+            document.state.forget_evictions();
+        }
+        Ok(document)
+    }
+}
+
+impl LoopState {
+    fn is_of_the_future(&self, now: Instant) -> bool {
+        let published = self.published.iter().flatten().flat_map(|it| [it.since, it.hard_at]).flatten();
+        self.rate_limits.iter().any(|kill| kill.at_ns > now.mono_ns)
+            || self.engine.times().chain(published).any(|at| at > now.wall)
+    }
+
+    fn forget_evictions(&mut self) {
+        self.rate_limits.clear();
+        self.engine.in_flight.clear();
+        self.engine.counted.clear();
+    }
 }

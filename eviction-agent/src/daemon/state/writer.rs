@@ -1,18 +1,14 @@
 //! Who writes: on the slow side, one file at a time, always the latest.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::LoopState;
-use super::document::{self, Identity};
-use super::file::StateFile;
+use super::{Document, LoopState, StateFile};
 use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver, Sender, channel};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::queue::DecisionIds;
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
@@ -28,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct StateWriter {
     receiver: Receiver<LoopState>,
     file: StateFile,
-    identity: Identity,
-    names: DecisionIds,
+    /// What is written next, or was written last.
+    document: Document,
     /// The number of what was written last, or could not be: there is nothing more to wait for.
     written: watch::Sender<u64>,
 }
@@ -43,24 +39,23 @@ pub(crate) struct DurableRevision {
     metrics: Arc<Metrics>,
 }
 
-/// Both ends: for the reaction, the writer, and those that wait for it.
-///
-/// # Errors
-/// If there can be no channel.
-pub(crate) fn keeper(
-    path: &Path,
-    identity: Identity,
-    names: DecisionIds,
-    metrics: &Arc<Metrics>,
-) -> Result<(Sender<LoopState>, StateWriter, DurableRevision), Failure> {
-    let (sender, receiver) =
-        channel(ROOM).map_err(|error| Failure::because("make the channel to the state writer", &error))?;
-    let (written, progress) = watch::channel(0);
-    let keeper = StateWriter { receiver, file: StateFile::at(path), identity, names, written };
-    Ok((sender, keeper, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
-}
-
 impl StateWriter {
+    /// Both ends: for the reaction, the writer, and those that wait for it.
+    ///
+    /// # Errors
+    /// If there can be no channel.
+    pub(super) fn new(
+        file: StateFile,
+        document: Document,
+        metrics: &Arc<Metrics>,
+    ) -> Result<(Sender<LoopState>, Self, DurableRevision), Failure> {
+        let (sender, receiver) = channel(ROOM)
+            .map_err(|error| Failure::because("make the channel to the state writer", &error))?;
+        let (written, progress) = watch::channel(0);
+        let writer = Self { receiver, file, document, written };
+        Ok((sender, writer, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
+    }
+
     /// Writes until the reaction is gone. Needs a tokio runtime.
     ///
     /// # Errors
@@ -69,29 +64,22 @@ impl StateWriter {
         let failed =
             |error: std::io::Error| Failure::because("watch the channel to the state writer", &error);
         let eventfd = self.receiver.eventfd().and_then(register).map_err(failed)?;
-        let mut latest: Option<LoopState> = None;
-        let mut done = 0;
-        let mut works = true;
+        let (mut done, mut works) = (0, true);
         loop {
             let ended = loop {
                 match self.receiver.next() {
-                    Next::Value(kept) => latest = Some(kept),
+                    Next::Value(state) => self.document.state = state,
                     Next::Empty => break false,
                     Next::Ended => break true,
                 }
             };
-            if let Some(kept) = &latest
-                && kept.number != done
-            {
-                let clock = Clock::start();
-                let content = document::write(&self.identity, self.names, clock, clock.now().wall, kept);
-                let outcome = match content {
-                    Ok(content) => write(self.file.clone(), content).await,
-                    Err(error) => Outcome::Failed(chain(&error)),
-                };
-                metrics.state_writes.with([outcome.name()]).inc();
-                self.say(&outcome, &mut works);
-                done = kept.number;
+            if self.document.state.number != done {
+                let result = self.write().await;
+                let name = if result.is_ok() { "written" } else { "failed" };
+                metrics.state_writes.with([name]).inc();
+                self.say(&result, works);
+                works = result.is_ok();
+                done = self.document.state.number;
                 self.written.send_replace(done);
                 continue;
             }
@@ -102,40 +90,25 @@ impl StateWriter {
         }
     }
 
+    async fn write(&mut self) -> Result<(), String> {
+        self.document.clock = Clock::start();
+        self.document.written = self.document.clock.now().wall;
+        let content = serde_json::to_vec(&self.document).map_err(|error| chain(&error))?;
+        let file = self.file.clone();
+        let written = tokio::task::spawn_blocking(move || file.write(&content)).await;
+        written.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
+    }
+
     /// Says it once, until it is otherwise.
-    fn say(&self, outcome: &Outcome, works: &mut bool) {
+    fn say(&self, result: &Result<(), String>, worked: bool) {
         let file = self.file.path().display();
-        match outcome {
-            Outcome::Written if !*works => tracing::info!(%file, "the state can be written again"),
-            Outcome::Failed(why) if *works => tracing::warn!(
+        match result {
+            Ok(()) if !worked => tracing::info!(%file, "the state can be written again"),
+            Err(why) if worked => tracing::warn!(
                 %file, why,
                 "the state cannot be written: decisions go on, but an agent that is started anew knows nothing of them"
             ),
             _ => {}
-        }
-        *works = matches!(outcome, Outcome::Written);
-    }
-}
-
-async fn write(file: StateFile, content: Vec<u8>) -> Outcome {
-    match tokio::task::spawn_blocking(move || file.write(&content)).await {
-        Ok(Ok(())) => Outcome::Written,
-        Ok(Err(error)) => Outcome::Failed(chain(&error)),
-        Err(error) => Outcome::Failed(chain(&error)),
-    }
-}
-
-#[derive(Debug)]
-enum Outcome {
-    Written,
-    Failed(String),
-}
-
-impl Outcome {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Written => "written",
-            Self::Failed(_) => "failed",
         }
     }
 }
@@ -159,10 +132,17 @@ impl DurableRevision {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::{Path, PathBuf};
 
-    fn identity() -> Identity {
-        Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() }
+    use super::super::Identity;
+    use super::*;
+    use crate::telemetry::queue::DecisionIds;
+
+    fn writer(path: PathBuf, metrics: &Arc<Metrics>) -> (Sender<LoopState>, StateWriter, DurableRevision) {
+        let identity =
+            Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() };
+        let document = Document::new(identity, DecisionIds::of_this_start());
+        StateWriter::new(StateFile::at(path), document, metrics).unwrap()
     }
 
     fn kept(number: u64) -> LoopState {
@@ -184,8 +164,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let metrics = Arc::new(Metrics::new("0", "0"));
-            let (mut sender, keeper, mut written) =
-                keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            let (mut sender, keeper, mut written) = self::writer(path.clone(), &metrics);
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             for number in 1..20 {
                 sender.send(kept(number)).unwrap();
@@ -208,8 +187,7 @@ mod tests {
             std::fs::write(folder.path().join("file"), "").unwrap();
             let metrics = Arc::new(Metrics::new("0", "0"));
             let path = folder.path().join("file/state.json");
-            let (mut sender, keeper, mut written) =
-                keeper(&path, identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            let (mut sender, keeper, mut written) = self::writer(path.clone(), &metrics);
             let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
             sender.send(kept(1)).unwrap();
             written.wait_for(1).await;
@@ -225,8 +203,7 @@ mod tests {
         with_runtime(async {
             let metrics = Arc::new(Metrics::new("0", "0"));
             // Nobody writes.
-            let (_lane, _keeper, mut written) =
-                keeper(Path::new("/nowhere"), identity(), DecisionIds::of_this_start(), &metrics).unwrap();
+            let (_lane, _keeper, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
             for number in 1..10 {
                 written.wait_for(number).await;
             }

@@ -49,12 +49,12 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::because("start the runtime", &error))?;
-    let (plan, change) = {
+    let (plan, reload) = {
         let _within = runtime.enter();
         startup::prepare(&options, &metrics)?
     };
     let result = runtime.block_on(async {
-        let mut daemon = Daemon::start(options, plan, change, metrics).await?;
+        let mut daemon = Daemon::start(options, plan, reload, metrics).await?;
         let end = daemon.run().await;
         daemon.stop(end).await
     });

@@ -13,20 +13,18 @@ use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use rustix::thread::Pid;
-use tokio::signal::unix::SignalKind;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::{Daemon, Signals, begin_namespaces, node_pods, watch_signal};
+use super::{Daemon, Signals, begin_namespaces, node_pods};
 use crate::daemon::VERSION;
 use crate::daemon::cluster;
-use crate::daemon::config_reload::{ConfigChange, Reload};
+use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::Options;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::service_manager::{Notification, ServiceManager};
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
-use crate::daemon::state::StateWriter;
-use crate::daemon::state::read_boot_id;
+use crate::daemon::state::{StateWriter, read_boot_id};
 use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
 use crate::error::Failure;
@@ -53,14 +51,14 @@ impl Daemon {
     pub(super) async fn start(
         options: Options,
         mut plan: Plan,
-        change: ConfigChange,
+        reload: Reload,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Failure> {
         let cluster = plan.cluster.take();
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
         let (state_writer, written) = plan.kept.take().unzip();
-        let (signals, hangup) = (Signals::watch()?, watch_signal(SignalKind::hangup())?);
+        let signals = Signals::watch()?;
         let Server { listen_address: listen } = plan.service.server;
         let listener = http::bind(listen)
             .await
@@ -88,9 +86,9 @@ impl Daemon {
             heartbeat: heartbeat.clone(),
             watermarks: watermarks(&plan)?,
         };
-        let (service, profile, pods_known) = (plan.service.clone(), plan.profile, index.known().len());
+        let (action, profile, pods_known) = (plan.service.action, plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
-        let mut started = started(&options, service.action, profile, ready, pods_known, listen);
+        let mut started = started(&options, action, profile, ready, pods_known, listen);
         begin_kube_metrics(client.as_ref(), session.as_ref(), &metrics);
         let watched = client.as_ref().zip(session.as_ref());
         started.sources.extend(watched.map(|(client, session)| cluster::backend(client, session.name())));
@@ -122,7 +120,7 @@ impl Daemon {
             node_pods,
             session,
             reachable,
-            reload: Reload::new(options.configuration, service, hangup, change),
+            reload,
             applied,
             state,
             control_loop,
@@ -200,7 +198,7 @@ fn exporter(
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
-    let (output, names) = (options.output, plan.names());
+    let (output, names) = (options.output, plan.names);
     let mut exporter = TelemetryExporter::new(output, printer, metrics, names, applied, events);
     (exporter.node, exporter.files) = (node, plan.signal_files());
     exporter.pod_metrics = plan.service.metrics.pods;
