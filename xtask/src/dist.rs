@@ -11,7 +11,8 @@ use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 use crate::{packages, plugin, sbom};
 
-/// The most that the binary may weigh. It has 14.3 MiB, most of it code of crates (kube, ring, ratatui).
+/// The most that the binary may weigh. It has 15.3 MiB on amd64 and 12.8 MiB on arm64, most of it code of crates (kube,
+/// ring, ratatui).
 const LIMIT: u64 = 16 << 20;
 /// The agent, and the BPF programs inside it, have different licences.
 pub(crate) const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];

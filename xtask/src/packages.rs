@@ -49,6 +49,8 @@ fn stage(agent: &Path, platform: Platform, root: &Path) -> Result<()> {
     for (shell, file) in [
         ("bash", "usr/share/bash-completion/completions/eviction-agent"),
         ("fish", "usr/share/fish/vendor_completions.d/eviction-agent.fish"),
+        // Debian's folder; the .rpm has Fedora's.
+        ("zsh", "usr/share/zsh/vendor-completions/_eviction-agent"),
     ] {
         let script = shell::read(platform.command(agent).args(["completion", shell]))?;
         write(&root.join(file), script.as_bytes(), 0o644)?;
@@ -130,7 +132,9 @@ pub(crate) fn check(agent: &Path, platform: Platform, dist: &Path, names: &[Stri
     fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     let query = |options: &[&str]| shell::read(Command::new("rpm").args(options).arg(dist.join(rpm_name)));
     let listed = query(&["-qpl"])?;
-    for file in ["usr/bin/eviction-agent", UNIT, CONFIG, "usr/share/man/man1/eviction-agent-run.1.gz"] {
+    let page = "usr/share/man/man1/eviction-agent-run.1.gz";
+    for file in ["usr/bin/eviction-agent", UNIT, CONFIG, page, "usr/share/zsh/site-functions/_eviction-agent"]
+    {
         ensure!(listed.lines().any(|line| line == format!("/{file}")), "{rpm_name} has no {file}: {listed}");
     }
     // Configuration, and not replaced once it was changed.
@@ -209,6 +213,7 @@ mod tests {
             "./usr/share/man/man1/eviction-agent-run.1.gz",
             "./usr/share/doc/eviction-agent/LICENSE-GPL2",
             "./usr/share/bash-completion/completions/eviction-agent",
+            "./usr/share/zsh/vendor-completions/_eviction-agent",
         ] {
             assert!(listed.contains(line), "{line}: {listed}");
         }
