@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use eviction_agent::scenario::format::{Case, Outcome, Scenario};
-use eviction_agent::scenario::run::{Overrides, run_under};
+use eviction_agent::scenario::run::{Overrides, run};
 use eviction_core::policy::preferences::Profile;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn outcome(scenario: &Value, profile: Profile) -> Outcome {
     let scenario: Scenario = serde_json::from_value(scenario.clone()).unwrap();
     let name = scenario.name.clone();
     let overrides = Overrides { profile: Some(profile), ..Overrides::default() };
-    run_under(scenario, &overrides).unwrap_or_else(|error| panic!("{name}: {error}"))
+    run(scenario, &overrides).unwrap_or_else(|error| panic!("{name}: {error}")).outcome
 }
 
 /// Uids of pods that no eviction may ever name: static pods, mirrors of them, and those of

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use eviction_agent::scenario::expected::compare;
 use eviction_agent::scenario::read;
-use eviction_agent::scenario::run::run;
+use eviction_agent::scenario::run::{Overrides, run};
 use serde_json::Value;
 
 /// Fewer would mean that files were lost.
@@ -26,12 +26,12 @@ fn passed(folder_name: &str) -> usize {
     read::each(&folder(folder_name), &mut |found| {
         let case = match found {
             Ok(case) => case,
-            Err(error) => return failures.push(error.to_string()),
+            Err(error) => return failures.push(error),
         };
         let name = case.scenario.name.clone();
         assert!(!case.expected.is_empty(), "{name} expects nothing");
-        match run(case.scenario) {
-            Ok(outcome) => match compare(&outcome, &case.expected) {
+        match run(case.scenario, &Overrides::default()) {
+            Ok(explained) => match compare(&explained.outcome, &case.expected) {
                 None => passed += 1,
                 Some(difference) => failures.push(format!("{name}: {difference}")),
             },

@@ -22,7 +22,7 @@ use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
 use crate::scenario::read;
 use crate::scenario::recording::{self, Unread};
-use crate::scenario::run::{Explained, explain_under};
+use crate::scenario::run::{self, Explained};
 use crate::telemetry::recording::reader::is_recording;
 
 /// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
@@ -107,9 +107,9 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, End
             if broken.is_some() {
                 return;
             }
-            let explained = replay::case(found).and_then(|case| {
+            let explained = found.and_then(|case| {
                 let name = case.scenario.name.clone();
-                explain_under(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
+                run::run(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
             });
             match explained {
                 Ok(mut explained) => {

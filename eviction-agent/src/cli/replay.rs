@@ -15,7 +15,7 @@ use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, Found};
 use crate::scenario::recording::{self, Replay, Unread, Verified};
-use crate::scenario::run::{Overrides, run_under};
+use crate::scenario::run::{self, Overrides};
 use crate::telemetry::recording::reader::is_recording;
 
 /// Decide recordings and scenarios again with this version, and print the decisions
@@ -56,11 +56,6 @@ pub(super) fn overrides(config: Option<&Path>, profile: Option<ProfileArg>) -> R
         Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
     })?;
     Ok(Overrides { agent, profile: profile.map(Into::into) })
-}
-
-/// A case that could be read.
-pub(super) fn case(found: Found) -> Result<Case, String> {
-    found.map_err(|error| error.to_string())
 }
 
 /// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
@@ -202,10 +197,10 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
 
 /// What comes of a scenario, and the outcomes that are right.
 fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
-    let Case { scenario, expected } = case(found)?;
+    let Case { scenario, expected } = found?;
     let name = scenario.name.clone();
-    let outcome = run_under(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
-    Ok((outcome, expected))
+    let explained = run::run(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
+    Ok((explained.outcome, expected))
 }
 
 fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {

@@ -1,12 +1,16 @@
 //! What an outcome says of the engine's reasons: a [`DecisionRecord`] in brief.
 
+use eviction_core::decision::{Decision, DecisionKind};
+use eviction_core::oom::{
+    ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole, TerminationCause,
+};
 use eviction_core::pod::PodName;
 use eviction_core::record::{DecisionRecord, ProposalRecord, RecordSubject, ThresholdRecord};
+use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::scenario::format::Outcome;
-use crate::scenario::run::{EndBrief, KillBrief};
 
 /// A step's report in brief. A field that says nothing is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +70,14 @@ impl ExpectedStep {
             proposal: report.proposal.as_ref().map(proposal),
             ..Self::of_pass(report)
         }
+    }
+
+    /// Adds the OOM kills and terminated containers that a decision reports.
+    pub(super) fn add_oom(&mut self, decision: &Decision) {
+        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
+            self.oom_kills.push(KillBrief::of(kill));
+        }
+        self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
     }
 
     fn of_pass(report: &DecisionRecord) -> Self {
@@ -200,9 +212,9 @@ pub fn compare(outcome: &Outcome, expected: &[Outcome]) -> Option<Difference> {
     let found = serde_json::to_value(&found).unwrap_or_default();
     let differences = expected.iter().filter_map(|one| {
         let one = serde_json::to_value(comparable(one)).unwrap_or_default();
-        let mut walk = Walk::default();
-        walk.values(Some(&one), Some(&found));
-        Some((walk.agreed, walk.difference?))
+        let mut diff = JsonDiff::default();
+        diff.values(Some(&one), Some(&found));
+        Some((diff.agreed, diff.difference?))
     });
     // The first of those that agree longest.
     let nearest = differences.reduce(|best, next| if next.0 > best.0 { next } else { best });
@@ -220,20 +232,27 @@ fn comparable(outcome: &Outcome) -> Outcome {
     outcome
 }
 
-/// Walks two values side by side up to the first difference.
+/// Compares two values side by side up to the first difference.
 #[derive(Default)]
-struct Walk {
+pub(super) struct JsonDiff {
     path: String,
     agreed: usize,
     difference: Option<(String, Option<String>, Option<String>)>,
 }
 
-impl Walk {
+impl JsonDiff {
+    /// The path of the first difference, and both values there as JSON.
+    pub(super) fn first(one: &Value, other: &Value) -> Option<(String, Option<String>, Option<String>)> {
+        let mut diff = Self::default();
+        diff.values(Some(one), Some(other));
+        diff.difference
+    }
+
     fn values(&mut self, expected: Option<&Value>, found: Option<&Value>) {
         match (expected, found) {
             (Some(Value::Array(a)), Some(Value::Array(b))) => {
-                for place in 0..a.len().max(b.len()) {
-                    self.at(&format!("[{place}]"), a.get(place), b.get(place));
+                for index in 0..a.len().max(b.len()) {
+                    self.at(&format!("[{index}]"), a.get(index), b.get(index));
                 }
             }
             (Some(Value::Object(a)), Some(Value::Object(b))) => {
@@ -259,5 +278,84 @@ impl Walk {
         self.path.push_str(part);
         self.values(expected, found);
         self.path.truncate(length);
+    }
+}
+
+/// A kill by the kernel, in brief.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KillBrief {
+    /// The pod; empty if the victim was in none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// The container; empty if not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub container: String,
+    /// The victim's process.
+    pub tgid: u32,
+    /// Whose limit it was.
+    pub limit_owner: LimitScope,
+    /// What the victim was.
+    pub victim: OomVictimRole,
+    /// Since when we evict the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evicting_since: Option<Timestamp>,
+    /// Processes of the group that were killed together so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<u64>,
+    /// Kills in the pod so far.
+    #[serde(default)]
+    pub in_pod: u64,
+    /// It was told before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeated: bool,
+}
+
+/// The end of a container, in brief.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EndBrief {
+    /// The pod.
+    pub uid: String,
+    /// The container.
+    pub container: String,
+    /// Why it ended.
+    pub verdict: TerminationCause,
+    /// On what ground.
+    pub ground: Explanation,
+    /// Whose limit it was, if a kill had a part in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_owner: Option<LimitScope>,
+    /// What else happened to it before it was gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<TerminationCause>,
+}
+
+impl KillBrief {
+    fn of(kill: &OomKill) -> Self {
+        Self {
+            uid: kill.pod_uid.as_deref().unwrap_or_default().to_owned(),
+            container: kill.container.as_deref().unwrap_or_default().to_owned(),
+            tgid: kill.pid,
+            limit_owner: kill.limit_scope,
+            victim: kill.victim,
+            evicting_since: kill.evicting_since,
+            together: kill.group.as_ref().map(|group| group.kills),
+            in_pod: kill.kills_in_pod,
+            repeated: kill.repeated,
+        }
+    }
+}
+
+impl EndBrief {
+    fn of(terminated: &ContainerTerminated) -> Option<Self> {
+        Some(Self {
+            uid: terminated.container.pod_uid.to_string(),
+            container: terminated.container.name.to_string(),
+            verdict: terminated.cause(),
+            ground: terminated.causes.first()?.explanation,
+            limit_owner: terminated.limit_scope(),
+            also: terminated.contributing().collect(),
+        })
     }
 }

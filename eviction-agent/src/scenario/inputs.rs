@@ -19,7 +19,6 @@ use serde_json::Value;
 
 use crate::scenario::expected::ExpectedStep;
 use crate::scenario::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
-use crate::scenario::run::StoryBrief;
 
 /// What came of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -150,7 +149,8 @@ impl Record {
         self.outcome.admit.push(answer);
     }
 
-    pub(super) fn report(&mut self, report: &DecisionRecord, StoryBrief { oom_kills, ended }: StoryBrief) {
+    pub(super) fn report(&mut self, report: &DecisionRecord, oom: ExpectedStep) {
+        let ExpectedStep { oom_kills, ended, .. } = oom;
         self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
     }
 

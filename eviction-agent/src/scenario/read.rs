@@ -12,30 +12,7 @@ use crate::scenario::format::Case;
 use crate::zstd_stream::Frames;
 
 /// What was found at a place: a scenario, or why it is none.
-pub type Found = Result<Case, ReadError>;
-
-/// Something that is no scenario.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// A file or folder that cannot be read.
-    #[error("read {place}: {source}")]
-    Io {
-        /// Which one.
-        place: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// A text that is no JSON, or not that of a scenario.
-    #[error("parse {place}:{line}: {source}")]
-    Malformed {
-        /// Which file.
-        place: String,
-        /// In which line of it.
-        line: usize,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
-}
+pub type Found = Result<Case, String>;
 
 /// Hands over everything that is found at a path, `-` being standard input. Folders are
 /// searched for `.json` and `.jsonl`, with `.zst` behind or not, in the order of names.
@@ -84,8 +61,8 @@ fn each_in_file(path: &Path, use_one: &mut dyn FnMut(Found)) {
     }
 }
 
-fn io_error(path: &Path, source: io::Error) -> ReadError {
-    ReadError::Io { place: path.display().to_string(), source }
+fn io_error(path: &Path, error: io::Error) -> String {
+    format!("read {}: {error}", path.display())
 }
 
 /// One value a line, unless the whole is one value over several lines.
@@ -137,7 +114,7 @@ struct Lines<'a> {
 
 impl Lines<'_> {
     /// Goes on to the next line that is not empty, if there is one.
-    fn next(&mut self, reader: &mut dyn BufRead) -> Result<bool, ReadError> {
+    fn next(&mut self, reader: &mut dyn BufRead) -> Result<bool, String> {
         loop {
             self.text.clear();
             self.number += 1;
@@ -151,14 +128,13 @@ impl Lines<'_> {
     }
 
     fn case(&self) -> Found {
-        serde_json::from_slice(self.text.trim_ascii_end()).map_err(|source| ReadError::Malformed {
-            place: self.place.to_owned(),
-            line: self.number - 1 + source.line().max(1),
-            source,
+        serde_json::from_slice(self.text.trim_ascii_end()).map_err(|error| {
+            let line = self.number - 1 + error.line().max(1);
+            format!("parse {}:{line}: {error}", self.place)
         })
     }
 
-    fn io(&self, source: io::Error) -> ReadError {
-        ReadError::Io { place: self.place.to_owned(), source }
+    fn io(&self, error: io::Error) -> String {
+        format!("read {}: {error}", self.place)
     }
 }

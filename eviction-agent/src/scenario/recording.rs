@@ -16,6 +16,7 @@ use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use serde_json::Value;
 
+use super::expected::JsonDiff;
 use super::format::Outcome;
 use super::run::Explained;
 use crate::telemetry::recording::Key;
@@ -290,7 +291,12 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
     gaps.push((last, Timestamp::MAX));
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {
-            Some(again) => difference(&without_notes(record), again, String::new()),
+            Some(again) => {
+                let (path, recorded, again) =
+                    JsonDiff::first(&without_notes(record), again).unwrap_or_default();
+                let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
+                format!("{path}: recorded {}, decided again {}", text(recorded), text(again))
+            }
             None if gaps.iter().any(|(from, to)| (*from..=*to).contains(&at)) => {
                 verified.lost += 1;
                 continue;
@@ -319,31 +325,4 @@ fn without_notes(mut record: Value) -> Value {
         evaluation.remove("left_to_kubelet");
     }
     record
-}
-
-/// The first place in which two values differ.
-fn difference(recorded: &Value, again: &Value, place: String) -> String {
-    match (recorded, again) {
-        (Value::Object(one), Value::Object(other)) => {
-            let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
-            for key in keys {
-                let (one, other) = (&recorded[key], &again[key]);
-                if one != other {
-                    return difference(one, other, format!("{place}.{key}"));
-                }
-            }
-            place
-        }
-        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
-            let differs = one.iter().zip(other).enumerate().find(|(_, (one, other))| one != other);
-            match differs {
-                Some((index, (one, other))) => difference(one, other, format!("{place}[{index}]")),
-                None => place,
-            }
-        }
-        _ => {
-            let place = place.trim_start_matches('.');
-            format!("{place}: recorded {recorded}, decided again {again}")
-        }
-    }
 }

@@ -20,8 +20,8 @@ use eviction_core::snapshot::Snapshot;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
 use super::inputs::Evicted;
+use crate::scenario::expected::ExpectedStep;
 use crate::scenario::inputs::Record;
-use crate::scenario::run::StoryBrief;
 use crate::source::summary::Summary;
 
 /// An engine, and everything that it hears from.
@@ -31,9 +31,10 @@ pub(super) struct Simulator {
     pods: Vec<Arc<KnownPod>>,
     fates: Vec<PodFate>,
     places: HashMap<Box<str>, usize>,
-    story: StoryBrief,
-    /// What was decided, if anybody wants to know.
-    reports: Option<Vec<DecisionRecord>>,
+    /// The OOM kills and terminated containers since the last step.
+    oom: ExpectedStep,
+    /// The records of all decisions.
+    reports: Vec<DecisionRecord>,
     /// What was said last of a changed configuration.
     proposal: Option<ProposalRecord>,
 }
@@ -58,20 +59,15 @@ impl Simulator {
             fates: vec![PodFate::Active; pods.len()],
             places: pods.iter().enumerate().map(place).collect(),
             pods,
-            story: StoryBrief::default(),
-            reports: None,
+            oom: ExpectedStep::default(),
+            reports: Vec::new(),
             proposal: None,
         }
     }
 
-    /// Keeps the reports of all decisions from now on.
-    pub(super) fn keep_reports(&mut self) {
-        self.reports = Some(Vec::new());
-    }
-
-    /// The reports that were kept.
+    /// The records of all decisions.
     pub(super) fn into_reports(self) -> Vec<DecisionRecord> {
-        self.reports.unwrap_or_default()
+        self.reports
     }
 
     /// One pass, and what is asked after it. `proposed`: what the changed configuration of the
@@ -110,9 +106,9 @@ impl Simulator {
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
-            let story = std::mem::take(&mut self.story);
+            let oom = std::mem::take(&mut self.oom);
             report.proposal = self.proposal.take();
-            record.report(&report, story);
+            record.report(&report, oom);
         }
         for uid in &step.admit {
             let answer = self.admit(step, uid);
@@ -124,12 +120,10 @@ impl Simulator {
     fn tell(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
         let decision = self.engine.step(Input { at: step.at, event });
         let record = DecisionRecord::of(&decision);
-        self.story.add(&decision);
-        if let Some(reports) = &mut self.reports {
-            let Decision { ended, proposal, kind: subject, .. } = &decision;
-            if !matches!(subject, DecisionKind::StateUpdated) || !ended.is_empty() || proposal.is_some() {
-                reports.push(record.clone());
-            }
+        self.oom.add_oom(&decision);
+        let Decision { ended, proposal, kind, .. } = &decision;
+        if !matches!(kind, DecisionKind::StateUpdated) || !ended.is_empty() || proposal.is_some() {
+            self.reports.push(record.clone());
         }
         if decision.proposal.is_some() {
             self.proposal.clone_from(&record.proposal);
