@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::configuration::DryRunArg;
 use super::output::{Ended, Out, complain};
 use crate::daemon::{self, CleanOptions, DryRun};
 use eviction_kube::Clean;
@@ -28,24 +29,10 @@ pub(super) struct CleanupArgs {
     dry_run: Option<DryRunArg>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DryRunArg {
-    /// Remove
-    None,
-    /// Read the nodes and send no change
-    Client,
-    /// Send the changes as dry runs: the API server checks them and changes nothing
-    Server,
-}
-
 pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let CleanupArgs { nodes, all, kubeconfig, dry_run } = args;
     let nodes = (!all).then_some(nodes);
-    let dry_run = match dry_run {
-        None | Some(DryRunArg::None) => DryRun::None,
-        Some(DryRunArg::Client) => DryRun::Client,
-        Some(DryRunArg::Server) => DryRun::Server,
-    };
+    let dry_run = dry_run.map_or(DryRun::None, Into::into);
     let mut code = ExitCode::SUCCESS;
     for (node, result) in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
         match result {

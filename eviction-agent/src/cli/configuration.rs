@@ -139,12 +139,12 @@ impl From<ActionArg> for Action {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DryRunArg {
-    /// Carry the action out
+pub(super) enum DryRunArg {
+    /// Carry it out
     None,
-    /// Report what would be done; send no request
+    /// Report what would be done; change nothing
     Client,
-    /// Send requests as dry runs: the API server checks them and changes nothing (--action evict only)
+    /// Send requests as dry runs: the API server checks them and changes nothing
     Server,
 }
 

@@ -23,6 +23,7 @@ use crate::daemon::Failure;
 use crate::scenario::read;
 use crate::scenario::recording::{self, Unread};
 use crate::scenario::run::{self, Explained};
+use crate::telemetry::live::nearest_name;
 use crate::telemetry::recording::reader::is_recording;
 
 /// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
@@ -205,9 +206,9 @@ impl<'a> Explanations<'a> {
         let Some(asked) = self.args.pod.as_deref() else {
             return self.about(&outcome.name, None, explained, out);
         };
-        let meant: Vec<&PodName> = pods.iter().filter(|pod| is_meant(pod, asked)).collect();
+        let meant: Vec<&PodName> = pods.iter().filter(|pod| pod.matches(asked)).collect();
         if meant.is_empty() {
-            self.names.extend(pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)));
+            self.names.extend(pods.iter().map(ToString::to_string));
         }
         for pod in meant {
             self.found = true;
@@ -252,25 +253,10 @@ impl<'a> Explanations<'a> {
     /// What is wrong with the pod that was asked for, if no scenario has it.
     fn complaint(&self) -> Option<String> {
         let asked = self.args.pod.as_deref().filter(|_| !self.found)?;
-        let nearest = self.names.iter().max_by(|a, b| likeness(asked, a).total_cmp(&likeness(asked, b)));
-        let hint = nearest
+        let hint = nearest_name(asked, self.names.iter().cloned())
             .map_or_else(String::new, |name| format!("\nhelp: the nearest is {}", name.escape_debug()));
         Some(format!("explain pod {}: no such pod in the recording{hint}", asked.escape_debug()))
     }
-}
-
-/// With a namespace both must fit, without one the name alone.
-fn is_meant(pod: &PodName, asked: &str) -> bool {
-    match asked.split_once('/') {
-        Some((namespace, name)) => *pod.namespace == *namespace && *pod.name == *name,
-        None => *pod.name == *asked,
-    }
-}
-
-fn likeness(asked: &str, name: &str) -> f64 {
-    let bare = name.split_once('/').map_or(name, |(_, bare)| bare);
-    let against = if asked.contains('/') { name } else { bare };
-    strsim::jaro_winkler(&asked.to_lowercase(), &against.to_lowercase())
 }
 
 /// Whether a report has something to say about a pod.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::daemon::Failure;
 use crate::scenario::recording::Unread;
+use crate::top::text;
 
 /// Standard output. What is written to it must be flushed.
 pub(super) type Out = BufWriter<StdoutLock<'static>>;
@@ -172,34 +173,8 @@ pub(super) fn table<const N: usize>(
 
 /// A text wrapped at blanks to so many columns; the lines after the first are indented.
 pub(super) fn wrap(text: &str, columns: Option<u16>) -> String {
-    let limit = columns.map_or(usize::MAX, |columns| usize::from(columns.max(20)));
-    let mut lines = vec![String::new()];
-    let words = text.split_whitespace().flat_map(|word| pieces(word, limit.saturating_sub(2)));
-    for word in words {
-        let line = lines.last_mut().map_or(0, |line| line.chars().count());
-        if line > 2 && line + 1 + word.chars().count() > limit {
-            lines.push("  ".to_owned());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() && line != "  " {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-/// A word in pieces of at most so many characters.
-fn pieces(word: &str, limit: usize) -> impl Iterator<Item = &str> {
-    let mut rest = Some(word);
-    std::iter::from_fn(move || {
-        let word = rest.take()?;
-        let Some((at, _)) = word.char_indices().nth(limit) else { return Some(word) };
-        let (piece, more) = word.split_at(at);
-        rest = Some(more);
-        Some(piece)
-    })
+    let columns = columns.map_or(usize::MAX, |columns| usize::from(columns.max(20)));
+    text::wrap(text, columns).iter().map(|line| format!("{line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -170,14 +170,13 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
             let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
             let record = DecisionRecord::of(&decision);
             for eviction in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
-                let pod = format!("{}/{}", eviction.pod.namespace, eviction.pod.name);
                 let grace_period = format!("{}s", eviction.grace_period_seconds);
                 let message = eviction.message.trim().escape_debug().to_string();
                 let name = file.display().to_string();
                 rows.push([
                     name,
                     record.at.to_string(),
-                    pod.escape_debug().to_string(),
+                    eviction.pod.to_string().escape_debug().to_string(),
                     grace_period,
                     message,
                 ]);

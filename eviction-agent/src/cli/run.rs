@@ -9,7 +9,7 @@ use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArg
 use super::output::{Ended, StreamFormat};
 use crate::cli::check::BackendArgs;
 use crate::cli::configuration::ClusterArgs;
-use crate::daemon::{self, ConfigurationFiles, NodeFacts, Options, Output};
+use crate::daemon::{self, ConfigurationFiles, NodeFacts, Options};
 
 /// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -98,10 +98,7 @@ fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<E
         pid_capacity,
         disks: disks.into(),
         kubeconfig,
-        output: match output {
-            StreamFormat::Table => Output::Text,
-            StreamFormat::Jsonl => Output::Json,
-        },
+        json_lines: output == StreamFormat::Jsonl,
         choice: backends.into(),
         bpf_debug_log,
     })?;

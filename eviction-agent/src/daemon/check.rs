@@ -97,10 +97,7 @@ pub fn check(
     let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
     let file_systems = NodeFileSystems::find(&host, disks, whole_machine);
     figures.extend(file_systems.info());
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start a runtime", &error))?;
+    let runtime = crate::daemon::start_runtime()?;
     let mut pods_source = None;
     if let Some(cluster) = cluster {
         let (source, found) = runtime.block_on(cluster::check(cluster));

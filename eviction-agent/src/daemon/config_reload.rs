@@ -276,10 +276,7 @@ pub struct Caller {
 /// # Errors
 /// Why it does not, with what can be done about it.
 pub(crate) fn read(caller: &Caller, configz: &Configz) -> Result<Effective, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start a runtime", &error))?;
+    let runtime = crate::daemon::start_runtime()?;
     runtime.block_on(ask(caller, configz))
 }
 

@@ -23,7 +23,6 @@ use crate::daemon::check::NodeFacts;
 use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::config_reload::{Caller, SavedConfig};
 use crate::error::Failure;
-use crate::telemetry::event_log::Output;
 
 /// Where the configuration is, and what the command line says in its place.
 #[derive(Clone, Debug, Default)]
@@ -380,8 +379,8 @@ pub struct Options {
     pub disks: FsPaths,
     /// How to reach the API server; without it, the service account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
-    /// How events are written.
-    pub output: Output,
+    /// Whether event lines are JSON, in place of text.
+    pub json_lines: bool,
     /// Backends that are selected or disabled.
     pub choice: BackendSelection,
     /// Log the debug messages of the BPF programs.

@@ -22,14 +22,8 @@ pub(crate) use watch::{LimitChange, LimitWatch};
 pub(crate) const OWNERS: [LimitScope; 4] =
     [LimitScope::Kubepods, LimitScope::Qos, LimitScope::Pod, LimitScope::Container];
 
-/// How many limits are watched, on how many groups something is armed, and how many are near: for
-/// each of [`OWNERS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LimitCounts {
-    pub(crate) watched: [i64; OWNERS.len()],
-    pub(crate) armed: [i64; OWNERS.len()],
-    pub(crate) near: [i64; OWNERS.len()],
-}
+/// For each of [`OWNERS`]: how many limits are watched, on how many cgroups a threshold is set, and how many are near.
+pub(crate) type LimitCounts = [[i64; 3]; OWNERS.len()];
 
 /// The groups, by their ids.
 #[derive(Debug)]
@@ -150,9 +144,10 @@ impl Limits {
         let mut counts = LimitCounts::default();
         for watch in &self.watches {
             let Some(place) = OWNERS.iter().position(|owner| *owner == watch.owner) else { continue };
-            counts.watched[place] += 1;
-            counts.armed[place] += i64::from(watch.is_armed());
-            counts.near[place] += i64::from(watch.near_since_ns.is_some());
+            let [watched, armed, near] = &mut counts[place];
+            *watched += 1;
+            *armed += i64::from(watch.is_armed());
+            *near += i64::from(watch.near_since_ns.is_some());
         }
         counts
     }

@@ -46,7 +46,7 @@ pub use eviction_node::notify::timer::NAME as TIMER;
 pub use supervise::run;
 
 pub use crate::error::Failure;
-pub use crate::telemetry::event_log::{NO_BACKEND, Output};
+pub use crate::telemetry::event_log::NO_BACKEND;
 pub use crate::telemetry::line_writer::{LineQueue, LineWriter};
 
 /// Version, commit and the layout of the kernel side's records.
@@ -68,4 +68,13 @@ pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 /// Every backend that an option can name.
 pub fn backend_names() -> impl Iterator<Item = &'static str> {
     eviction_bpf::attach_methods::names().chain(realtime::BACKENDS)
+}
+
+/// A runtime for the calling thread.
+///
+/// # Errors
+/// If the kernel refuses what it needs.
+pub(crate) fn start_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::because("start a runtime", &error))
 }

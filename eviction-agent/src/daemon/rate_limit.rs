@@ -15,55 +15,29 @@ use eviction_core::time::nanos;
 use eviction_kill::KillTarget;
 use eviction_node::clock::Clock;
 
-/// The limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RateLimitPolicy {
-    /// How long the next victim for the same pressure waits for the last one to go. The kubelet
-    /// waits as long for a pod's resources to come back (`eviction_manager.go:
-    /// podCleanupTimeout`).
-    pub(crate) victim_wait: Duration,
-    /// A pod that was evicted is not evicted again for so long, so that one that is restarted at once is
-    /// not evicted in a loop. A restart within a minute has most often not yet grown again.
-    pub(crate) cool_down: Duration,
-    /// Evictions of one pod within `pod_window`: one that comes back a fourth time will come back
-    /// always, and needs a person.
-    pub(crate) pod_limit: u32,
-    /// See `pod_limit`.
-    pub(crate) pod_window: Duration,
-    /// Evictions on the node within `node_window`. Ten a minute empty a full node of 110 pods in
-    /// eleven minutes: slow enough to be noticed, fast enough for any real shortage.
-    pub(crate) node_limit: u32,
-    /// See `node_limit`.
-    pub(crate) node_window: Duration,
-    /// Evictions in flight at the same time, for all pressures.
-    pub(crate) in_flight_limit: u32,
-    /// A decision older than this is not begun.
-    pub(crate) stale_after: Duration,
-}
+/// How long the next victim for the same pressure waits for the last one to go, by the kubelet's rules. The kubelet waits
+/// as long for a pod's resources to come back (`eviction_manager.go: podCleanupTimeout`). Where evictions are sized,
+/// the engine waits for what each of them frees.
+const VICTIM_WAIT: Duration = Duration::from_secs(30);
 
-impl Default for RateLimitPolicy {
-    fn default() -> Self {
-        Self {
-            victim_wait: Duration::from_secs(30),
-            cool_down: Duration::from_secs(60),
-            pod_limit: 3,
-            pod_window: Duration::from_secs(600),
-            node_limit: 10,
-            node_window: Duration::from_secs(60),
-            in_flight_limit: 16,
-            stale_after: Duration::from_secs(5),
-        }
-    }
-}
+/// A pod that was evicted is not evicted again for so long, so that one that is restarted at once is not evicted in a
+/// loop. A restart within a minute has most often not yet grown again.
+const COOL_DOWN: Duration = Duration::from_secs(60);
 
-impl RateLimitPolicy {
-    /// The limits beside a policy's own. Where evictions are sized, who waits for whom is decided by what
-    /// each of them frees.
-    pub(crate) fn of(rules: &Rules) -> Self {
-        let victim_wait = if rules.are_kubelets() { Self::default().victim_wait } else { Duration::ZERO };
-        Self { victim_wait, ..Self::default() }
-    }
-}
+/// Evictions of one pod within a time: one that comes back a fourth time will come back always, and needs a person.
+const POD_LIMIT: u32 = 3;
+const POD_WINDOW: Duration = Duration::from_secs(600);
+
+/// Evictions on the node within a time. Ten a minute empty a full node of 110 pods in eleven minutes: slow enough to be
+/// noticed, fast enough for any real shortage.
+const NODE_LIMIT: u32 = 10;
+const NODE_WINDOW: Duration = Duration::from_secs(60);
+
+/// Evictions in flight at the same time, for all pressures.
+const IN_FLIGHT_LIMIT: u32 = 16;
+
+/// A decision older than this is not begun.
+const STALE_AFTER: Duration = Duration::from_secs(5);
 
 /// An eviction that counts against the limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,15 +66,16 @@ pub(crate) enum Admission {
 /// Decides whether an eviction may begin. One for all executors.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
-    policy: RateLimitPolicy,
+    /// Whether the next victim waits for the last one.
+    waits_for_victims: bool,
     /// In order of beginning, none older than both windows and the cool-down.
     kills: VecDeque<CountedKill>,
 }
 
 impl RateLimit {
     /// Nothing evicted so far.
-    pub(crate) fn new(policy: RateLimitPolicy) -> Self {
-        Self { policy, kills: VecDeque::with_capacity(64) }
+    pub(crate) fn new(rules: &Rules) -> Self {
+        Self { waits_for_victims: rules.are_kubelets(), kills: VecDeque::with_capacity(64) }
     }
 
     /// The evictions that count, in order of beginning.
@@ -108,9 +83,9 @@ impl RateLimit {
         self.kills.iter()
     }
 
-    /// Follows another policy from now on.
-    pub(crate) fn set_policy(&mut self, policy: RateLimitPolicy) {
-        self.policy = policy;
+    /// Follows other rules from now on.
+    pub(crate) fn follow(&mut self, rules: &Rules) {
+        self.waits_for_victims = rules.are_kubelets();
     }
 
     /// Counts the evictions of a former agent. Before all others.
@@ -129,9 +104,8 @@ impl RateLimit {
         clock: &Clock,
         now_ns: u64,
     ) -> Result<Admission, KillRejection> {
-        let policy = &self.policy;
         let age_ns = now_ns.saturating_sub(target.at_ns);
-        if age_ns > nanos(policy.stale_after) {
+        if age_ns > nanos(STALE_AFTER) {
             return Err(KillRejection::Stale { age_ns });
         }
         let numbered = in_flight.filter_map(|it| Some((it.decision?, it)));
@@ -143,16 +117,17 @@ impl RateLimit {
             };
         }
         // A soft victim with a long grace period must not hold up a hard one.
-        let is_pending =
-            |it: &InFlightEviction| it.resource() == target.resource && (it.hard || !target.hard);
+        let is_pending = |it: &InFlightEviction| {
+            self.waits_for_victims && it.resource() == target.resource && (it.hard || !target.hard)
+        };
         for (decision, it) in numbered.clone().filter(|(_, it)| is_pending(it)) {
-            let until_ns = clock.mono_of(it.since).saturating_add(nanos(policy.victim_wait));
+            let until_ns = clock.mono_of(it.since).saturating_add(nanos(VICTIM_WAIT));
             if now_ns < until_ns {
                 return Err(KillRejection::VictimPending { decision, until_ns });
             }
         }
         let in_flight = u32::try_from(numbered.count()).unwrap_or(u32::MAX);
-        if in_flight >= policy.in_flight_limit {
+        if in_flight >= IN_FLIGHT_LIMIT {
             return Err(KillRejection::Busy { in_flight });
         }
         self.admit_by_history(target, now_ns)?;
@@ -161,11 +136,10 @@ impl RateLimit {
 
     /// An eviction of a former agent that is continued does not count twice.
     fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), KillRejection> {
-        let policy = &self.policy;
         let others = || self.kills.iter().filter(|kill| kill.decision != target.decision);
         let own = |kill: &&CountedKill| is_same(&kill.pod, &target.pod);
         if let Some(last) = others().filter(own).map(|kill| kill.at_ns).max() {
-            let until_ns = last.saturating_add(nanos(policy.cool_down));
+            let until_ns = last.saturating_add(nanos(COOL_DOWN));
             if now_ns < until_ns {
                 return Err(KillRejection::CoolDown { until_ns });
             }
@@ -175,12 +149,12 @@ impl RateLimit {
             let recent = move |kill: &&CountedKill| now_ns.saturating_sub(kill.at_ns) < window;
             others().filter(recent)
         };
-        let of_pod = recent(policy.pod_window).filter(own);
-        if let Some((kills, until_ns)) = limit(of_pod, policy.pod_limit, policy.pod_window) {
+        let of_pod = recent(POD_WINDOW).filter(own);
+        if let Some((kills, until_ns)) = limit(of_pod, POD_LIMIT, POD_WINDOW) {
             return Err(KillRejection::PodLimit { kills, until_ns });
         }
-        let all = recent(policy.node_window);
-        if let Some((kills, until_ns)) = limit(all, policy.node_limit, policy.node_window) {
+        let all = recent(NODE_WINDOW);
+        if let Some((kills, until_ns)) = limit(all, NODE_LIMIT, NODE_WINDOW) {
             return Err(KillRejection::NodeLimit { kills, until_ns });
         }
         Ok(())
@@ -213,9 +187,7 @@ impl RateLimit {
     }
 
     fn forget(&mut self, now_ns: u64) {
-        let policy = &self.policy;
-        let windows = [policy.pod_window, policy.node_window, policy.cool_down];
-        let kept = windows.into_iter().max().map_or(0, nanos);
+        let kept = nanos(POD_WINDOW.max(NODE_WINDOW).max(COOL_DOWN));
         self.kills.retain(|kill| now_ns.saturating_sub(kill.at_ns) <= kept);
     }
 }

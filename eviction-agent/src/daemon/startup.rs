@@ -42,7 +42,7 @@ use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
-use super::rate_limit::{RateLimit, RateLimitPolicy};
+use super::rate_limit::RateLimit;
 use super::realtime;
 use super::reclaim::{self, ImageHistoryFile, ReclaimParts};
 use super::state::{self, Document, PersistedState};
@@ -211,10 +211,7 @@ pub(crate) fn run_control_loop(
     commands: mpsc::Receiver<Command>,
     ready: oneshot::Sender<Ready>,
 ) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start the runtime of the control loop", &error))?;
+    let runtime = crate::daemon::start_runtime()?;
     let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
         let (control_loop, mut sources) = build(plan, pod_index, outlets)?;
@@ -259,7 +256,7 @@ pub(crate) fn build(
     let clock = Clock::start();
     let mut gauges = Gauges::new(&metrics);
     gauges.follow(&plan.policy, &metrics);
-    let rate_limit = RateLimit::new(RateLimitPolicy::of(&plan.policy.rules));
+    let rate_limit = RateLimit::new(&plan.policy.rules);
     let mut control_loop = ControlLoop {
         clock,
         memory_levels: ThresholdLevels::of(&plan.policy, Signal::MemoryAvailable, signed(capacity.memory)),

@@ -8,9 +8,7 @@ use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::series::Keep;
-use super::{
-    CandidateReport, DecisionReport, EventReport, PodReport, RANKS, RankReport, Report, SignalReport, Signals,
-};
+use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, SignalReport, Signals};
 use crate::telemetry::live::state::{NodeState, PodState};
 
 /// So long is remembered.
@@ -67,7 +65,7 @@ impl LiveReport {
             pod.peak = pod.usage.most().unwrap_or_default();
         }
         self.pods.retain(|_, pod| !pod.usage.is_empty());
-        self.ranking(state);
+        self.report.set_ranking(&state.pods, state.pods_omitted);
         events.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|line| self.event(&line));
         self.report.bound_events();
         self.report.bound_decisions();
@@ -82,21 +80,6 @@ impl LiveReport {
             report.usage.push(at, usage, POD_MS, Keep::Most);
             report.last = usage;
         }
-    }
-
-    fn ranking(&mut self, state: &NodeState) {
-        let ranked = state.pods.iter().take(RANKS).map(|it| RankReport {
-            rank: it.rank,
-            namespace: it.namespace.clone(),
-            pod: it.pod.clone(),
-            priority: it.priority,
-            usage: it.usage,
-            request: it.request,
-            over_request: it.over_request,
-            forecast: it.forecast.clone(),
-        });
-        self.report.ranking = ranked.collect();
-        self.report.ranking_omitted = state.pods.len().saturating_sub(RANKS) + state.pods_omitted;
     }
 
     fn event(&mut self, line: &Value) {

@@ -16,6 +16,8 @@ pub(crate) use html::random;
 use serde::Serialize;
 use series::Series;
 
+use crate::telemetry::live::state::PodState;
+
 /// It rises when a field is renamed, removed or changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
@@ -225,6 +227,22 @@ impl Report {
         self.decisions.truncate(DECISIONS);
         self.decisions.sort_by_key(|it| it.at);
         self.decisions_omitted += more;
+    }
+
+    /// Sets the order of eviction. `omitted`: pods after these.
+    fn set_ranking(&mut self, pods: &[PodState], omitted: usize) {
+        let ranked = pods.iter().take(RANKS).map(|it| RankReport {
+            rank: it.rank,
+            namespace: it.namespace.clone(),
+            pod: it.pod.clone(),
+            priority: it.priority,
+            usage: it.usage,
+            request: it.request,
+            over_request: it.over_request,
+            forecast: it.forecast.clone(),
+        });
+        self.ranking = ranked.collect();
+        self.ranking_omitted = pods.len().saturating_sub(RANKS) + omitted;
     }
 
     /// Sorts and bounds the pods.

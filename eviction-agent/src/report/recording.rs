@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use eviction_core::engine::Engine;
-use eviction_core::explain::{Explainer, Style, forecast};
+use eviction_core::explain::{Explainer, Style};
 use eviction_core::input::{Event, Input};
 use eviction_core::oom::OomUpdate;
 use eviction_core::progress::NotEvicted;
@@ -18,11 +18,12 @@ use eviction_core::time::Timestamp;
 
 use super::series::Keep;
 use super::{
-    CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, RANKS,
-    RankReport, Report, SIGNAL_POINTS, SignalReport, Signals,
+    CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, Report,
+    SIGNAL_POINTS, SignalReport, Signals,
 };
 use crate::scenario::recording::{Replay, each, evicts, pod_sample};
-use crate::telemetry::event_log::{self, Event as LogEvent, KubeApi, Line};
+use crate::telemetry::event_log::{self, Event as LogEvent, Line};
+use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::Item;
 
 /// Which part of a recording is wanted: from, to. Both ends belong to it.
@@ -179,7 +180,7 @@ impl Builder {
                 }
             }
             Event::Reclaimed(Ok(snapshot)) => self.signals(*at, &snapshot.node, engine),
-            Event::ApiServer(reach) => self.log(*at, LogEvent::KubeApi(KubeApi::from(*reach))),
+            Event::ApiServer(reach) => self.log(*at, LogEvent::kube_api(*reach)),
             Event::Evicted(result) => {
                 let name = self
                     .pods
@@ -210,9 +211,8 @@ impl Builder {
             let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
             let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
             for (source, threshold) in of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal) {
-                let kind = if threshold.is_hard() { "hard" } else { "soft" };
                 let value = threshold.value.quantity(seen.capacity).value();
-                report.threshold(kind, source).step(at, value);
+                report.threshold(threshold.kind(), source).step(at, value);
             }
         }
     }
@@ -242,7 +242,7 @@ impl Builder {
         let raised = changed(&conditions, &self.conditions).into_iter().map(|it| (it, "True"));
         let cleared = changed(&self.conditions, &conditions).into_iter().map(|it| (it, "False"));
         for (condition, status) in raised.chain(cleared).collect::<Vec<_>>() {
-            self.log(record.at, LogEvent::Condition(event_log::Condition { condition, status }));
+            self.log(record.at, LogEvent::Condition { condition, status });
         }
         self.conditions = conditions;
         let Some(evaluation) = record.evaluation().filter(|_| self.is_within(record.at)) else { return };
@@ -264,9 +264,8 @@ impl Builder {
             pod.evicted = Some(at);
         }
         let text = format!(
-            "evict {}/{} with a grace period of {grace_period_seconds} s: {}",
-            pod.namespace,
-            pod.name,
+            "evict {} with a grace period of {grace_period_seconds} s: {}",
+            eviction.pod,
             message.trim_end()
         );
         self.event(at, "warning", "eviction_decision", text);
@@ -285,15 +284,8 @@ impl Builder {
             } else {
                 self.met.remove(&key)
             };
-            let event = event_log::Threshold {
-                signal: threshold.signal.name(),
-                threshold: if threshold.is_hard() { "hard" } else { "soft" },
-                state: if is_met { "met" } else { "cleared" },
-                value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
-                available: reading.and_then(|reading| reading.available),
-                capacity: reading.and_then(|reading| reading.capacity),
-                detected_by: "a recorded sample".to_owned(),
-            };
+            let state = if is_met { "met" } else { "cleared" };
+            let event = event_log::Threshold::of(threshold, evaluation, state, "a recorded sample");
             self.log(at, LogEvent::Threshold(event));
         }
     }
@@ -320,21 +312,10 @@ impl Builder {
         report.bound_decisions();
         if let Some(sample) = sample {
             let snapshot = sample.snapshot.indexed(&sample.pods);
-            let ranking = PodSample { snapshot, ..sample }.ranking(Signal::MemoryAvailable);
-            let ranked = ranking.candidates.iter().zip(ranking.ranks()).take(RANKS);
-            report.ranking = ranked
-                .map(|(it, rank)| RankReport {
-                    rank,
-                    namespace: it.pod.namespace.to_string(),
-                    pod: it.pod.name.to_string(),
-                    priority: it.priority,
-                    usage: it.usage,
-                    request: pods.get(&it.pod.uid).map_or(0, |pod| pod.request),
-                    over_request: it.excess,
-                    forecast: forecast(&ranking, it),
-                })
-                .collect();
-            report.ranking_omitted = ranking.candidates.len().saturating_sub(RANKS);
+            let mut history = PodHistory::default();
+            history.push(PodSample { snapshot, ..sample });
+            let (states, omitted) = history.states();
+            report.set_ranking(&states, omitted);
         }
         report.set_pods(pods.into_values());
         report
@@ -346,7 +327,6 @@ fn decision_report(record: &DecisionRecord, evaluation: &EvaluationRecord) -> De
     let explanation = explainer.explain(record) + &explainer.finish();
     let first = explanation.lines().next().unwrap_or_default();
     let title = first.split_once("  ").map_or(first, |(_, title)| title).to_owned();
-    let name = |it: &EvictionRecord| format!("{}/{}", it.pod.namespace, it.pod.name);
     let candidates = evaluation.candidates.iter().take(CANDIDATES).map(|it| CandidateReport {
         namespace: it.pod.namespace.to_string(),
         pod: it.pod.name.to_string(),
@@ -361,7 +341,7 @@ fn decision_report(record: &DecisionRecord, evaluation: &EvaluationRecord) -> De
     DecisionReport {
         at: record.at,
         title,
-        evicted: evaluation.evictions.iter().map(name).collect(),
+        evicted: evaluation.evictions.iter().map(|it| it.pod.to_string()).collect(),
         candidates: candidates.collect(),
         candidates_omitted: evaluation.candidates.len().saturating_sub(CANDIDATES),
         explanation,

@@ -180,7 +180,7 @@ fn signals(
             let met = record.and_then(|record| record.met);
             let seconds = |nanos: i64| nanos as f64 / 1e9;
             ThresholdState {
-                threshold: if threshold.is_hard() { "hard" } else { "soft" }.to_owned(),
+                threshold: threshold.kind().to_owned(),
                 source: source.to_owned(),
                 value: threshold.value.quantity(reading.capacity).value(),
                 met: met.is_some(),

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use eviction_core::input::ApiReachability;
+use eviction_core::record::{EvaluationRecord, ThresholdRecord};
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
 
@@ -44,15 +45,6 @@ fn is_zero(count: &usize) -> bool {
 /// The backend of a source that has none.
 pub const NO_BACKEND: &str = "none";
 
-/// How events are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// One line of text for each event.
-    Text,
-    /// JSON lines.
-    Json,
-}
-
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -66,7 +58,7 @@ pub enum Event {
     /// A threshold is newly met, cleared or unknown.
     Threshold(Threshold),
     /// A node condition changed.
-    Condition(Condition),
+    Condition { condition: &'static str, status: &'static str },
     /// A pod was selected for eviction.
     EvictionDecision(Box<EvictionDecision>),
     /// A step of carrying out an eviction decision.
@@ -80,11 +72,11 @@ pub enum Event {
     /// A container's status came late and differs from what was found.
     ContainerStatusMismatch(Box<ContainerStatusMismatch>),
     /// A signal cannot be read.
-    SignalReadError(SignalReadError),
+    SignalReadError { signal: &'static str, error: String },
     /// A signal has been unknown for many samples, or is known again.
-    SignalUnavailable(SignalUnavailable),
+    SignalUnavailable { signal: &'static str, state: &'static str },
     /// A reading of a signal is implausible and was rejected.
-    ReadingRejected(ReadingRejected),
+    ReadingRejected { signal: &'static str, reason: &'static str, available: i64, capacity: i64 },
     /// The configuration changed.
     ConfigChange(ConfigChange),
     /// Events of BPF programs were lost or invalid.
@@ -96,11 +88,11 @@ pub enum Event {
     /// Images and containers were removed before pods are evicted, or that is left to the kubelet.
     NodeReclaim(NodeReclaim),
     /// The API server became unreachable, or reachable again.
-    KubeApi(KubeApi),
+    KubeApi { state: &'static str },
     /// A pod was frozen because the API server is unavailable, or runs again.
     PodFreeze(PodFreeze),
     /// The agent ends.
-    Stopped(Stopped),
+    Stopped { reason: String },
 }
 
 /// See [`Event::Started`].
@@ -161,7 +153,7 @@ impl Pods {
     pub(crate) fn of(index: &PodIndex, tree: &CgroupPods) -> Self {
         let unknown = tree.pods.iter().filter(|cgroup| !index.knows(&cgroup.uid));
         let missing = index.without_cgroup();
-        let missing = missing.map(|known| PodRef::new(&known.pod.namespace, &known.pod.name));
+        let missing = missing.map(|known| PodRef::from(&known.pod));
         let (without_cgroup, without_cgroup_omitted) = bounded(missing);
         let (unknown_cgroups, unknown_cgroups_omitted) =
             bounded(unknown.map(|cgroup| cgroup.uid.as_str().to_owned()));
@@ -194,11 +186,26 @@ pub struct Threshold {
     pub detected_by: String,
 }
 
-/// See [`Event::Condition`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Condition {
-    pub condition: &'static str,
-    pub status: &'static str,
+impl Threshold {
+    /// The new state of a threshold of this evaluation.
+    pub(crate) fn of(
+        threshold: &ThresholdRecord,
+        evaluation: &EvaluationRecord,
+        state: &'static str,
+        detected_by: &str,
+    ) -> Self {
+        let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
+        Self {
+            signal: threshold.signal.name(),
+            threshold: threshold.kind(),
+            state,
+            // A percentage of an unknown capacity comes to nothing.
+            value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
+            available: reading.and_then(|reading| reading.available),
+            capacity: reading.and_then(|reading| reading.capacity),
+            detected_by: detected_by.to_owned(),
+        }
+    }
 }
 
 /// See [`Event::EvictionDecision`].
@@ -271,29 +278,6 @@ pub struct EvictionProgress {
     pub since_decision_us: u64,
 }
 
-/// See [`Event::SignalReadError`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SignalReadError {
-    pub signal: &'static str,
-    pub error: String,
-}
-
-/// See [`Event::SignalUnavailable`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SignalUnavailable {
-    pub signal: &'static str,
-    pub state: &'static str,
-}
-
-/// See [`Event::ReadingRejected`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReadingRejected {
-    pub signal: &'static str,
-    pub reason: &'static str,
-    pub available: i64,
-    pub capacity: i64,
-}
-
 /// See [`Event::ConfigChange`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConfigChange {
@@ -326,24 +310,13 @@ pub struct BpfEventsLost {
     pub map_full: u64,
 }
 
-/// See [`Event::Stopped`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Stopped {
-    pub reason: String,
-}
-
-/// See [`Event::KubeApi`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct KubeApi {
-    pub state: &'static str,
-}
-
-impl From<ApiReachability> for KubeApi {
-    fn from(reach: ApiReachability) -> Self {
-        let state = match reach {
+impl Event {
+    /// The API server became reachable or unreachable.
+    pub(crate) fn kube_api(reachability: ApiReachability) -> Self {
+        let state = match reachability {
             ApiReachability::Reachable => "reachable",
             ApiReachability::Unreachable => "unreachable",
         };
-        Self { state }
+        Self::KubeApi { state }
     }
 }

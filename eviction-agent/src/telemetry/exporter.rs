@@ -13,9 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
 
 use crate::telemetry::metrics::{Label, Metrics, backend_labels};
-use eviction_core::oom::{
-    ContainerStatusMismatch, ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause,
-};
+use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause};
 use eviction_core::pod::PodRef;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
@@ -28,13 +26,12 @@ use super::line_writer::{LOG_DROPPED, LineWriter};
 use super::pod_rates::PodRateExporter;
 use crate::error::Failure;
 use crate::spsc::{Next, Receiver};
-use crate::telemetry::event_log::Output;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
 use crate::telemetry::queue::{DecisionIds, TelemetryEvent};
 use crate::telemetry::recording::recorder::ReportQueue;
-use eviction_node::clock::{Clock, Instant};
+use eviction_node::clock::Clock;
 pub(crate) use files::SignalFiles;
 pub(crate) use progress::{ENDS, RESULTS};
 
@@ -43,7 +40,8 @@ const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
 
 /// Writes lines and keeps the metrics that need more than an atomic.
 pub(crate) struct TelemetryExporter {
-    output: Output,
+    /// Whether lines are JSON, in place of text.
+    is_json: bool,
     printer: LineWriter,
     /// The recording's end for decisions and usages, and its thread.
     pub(crate) recording: Option<(ReportQueue, JoinHandle<()>)>,
@@ -79,7 +77,7 @@ pub(crate) struct TelemetryExporter {
 
 impl TelemetryExporter {
     pub(crate) fn new(
-        output: Output,
+        is_json: bool,
         printer: LineWriter,
         metrics: Arc<Metrics>,
         decision_ids: DecisionIds,
@@ -88,7 +86,7 @@ impl TelemetryExporter {
     ) -> Self {
         metrics.telemetry_dropped.add(["log"], LOG_DROPPED.clone());
         Self {
-            output,
+            is_json,
             printer,
             recording: None,
             metrics,
@@ -147,7 +145,7 @@ impl TelemetryExporter {
     pub(crate) fn publish(&self, at: Timestamp, event: Event) {
         let at = in_order(&self.last_at, at);
         let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
-        let is_json = self.output == Output::Json;
+        let is_json = self.is_json;
         let json = (is_json || self.live.is_some()).then(|| serde_json::to_string(&line)).transpose();
         let json = match json {
             Ok(json) => json,
@@ -167,8 +165,7 @@ impl TelemetryExporter {
 
     /// Prints the last line and waits until all are written, as long as the reader takes.
     pub(crate) fn finish(self, reason: &str) {
-        let stopped = event_log::Stopped { reason: reason.to_owned() };
-        self.publish(self.clock.now().wall, Event::Stopped(stopped));
+        self.publish(self.clock.now().wall, Event::Stopped { reason: reason.to_owned() });
         self.printer.finish();
         if let Some((queue, thread)) = self.recording {
             drop(queue);
@@ -181,14 +178,10 @@ impl TelemetryExporter {
             TelemetryEvent::Decision(decision) => self.decision(&decision),
             TelemetryEvent::Progress(update) => self.progress(update),
             TelemetryEvent::Event(event, at) => self.event(*event, at),
-            TelemetryEvent::Terminated(terminated, at) => self.terminated(terminated, at),
-            TelemetryEvent::StatusMismatch(mismatch, at) => self.status_mismatch(mismatch, at),
-            TelemetryEvent::Unknown(signal, Some(why), at) => {
+            TelemetryEvent::Unknown(signal, why, at) => {
                 let error = self.files.error(signal, why);
-                let event = event_log::SignalReadError { signal: signal.name(), error };
-                self.publish(at.wall, Event::SignalReadError(event));
+                self.publish(at, Event::SignalReadError { signal: signal.name(), error });
             }
-            TelemetryEvent::Unknown(_, None, _) => {}
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
                 self.files.follow_pods(pods_root.as_deref());
                 // Only a list that was read anew ends the error.
@@ -197,7 +190,7 @@ impl TelemetryExporter {
             }
             TelemetryEvent::PodsInvalid(error, at) => {
                 self.pods.error = Some(error);
-                self.publish(at.wall, Event::Pods(self.pods.clone()));
+                self.publish(at, Event::Pods(self.pods.clone()));
             }
             TelemetryEvent::PodActivity(deltas, at) => {
                 self.pod_rates.take(deltas, at, &self.metrics);
@@ -218,12 +211,12 @@ impl TelemetryExporter {
     }
 
     /// Counts and publishes an event that needs no more than its own fields.
-    fn event(&mut self, mut event: Event, at: Instant) {
+    fn event(&mut self, mut event: Event, at: Timestamp) {
         match &mut event {
             Event::OomKill(kill) => {
                 self.count_kills(kill);
                 if let Some(events) = &self.events {
-                    events.oom_kill(kill, self.clock.shown(at.wall));
+                    events.oom_kill(kill, self.clock.shown(at));
                 }
             }
             Event::KernelKill(kill) => kill.decision_id = kill.id.map(|id| self.decision_ids.of(id)),
@@ -235,9 +228,16 @@ impl TelemetryExporter {
                 self.metrics.pod_freezes.with([freeze.state]).inc();
             }
             Event::Backend(backend) => self.backend(backend),
+            Event::ContainerTerminated(terminated) => {
+                self.count_terminated(terminated);
+                terminated.finished_at = self.clock.shown(terminated.finished_at);
+            }
+            Event::ContainerStatusMismatch(mismatch) => {
+                self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.container.pod.as_ref()));
+            }
             _ => {}
         }
-        self.publish(at.wall, event);
+        self.publish(at, event);
     }
 
     /// Exports the backend that a source uses, in place of the one that it used before.
@@ -267,7 +267,7 @@ impl TelemetryExporter {
         self.metrics.node_reclaim_freed.inc_by(reclaim.freed_bytes);
     }
 
-    fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Instant) {
+    fn pods(&mut self, pods: event_log::Pods, reread: bool, at: Timestamp) {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         self.metrics.pods_known.set(gauge(pods.pods_known));
         for (reason, count) in [
@@ -280,7 +280,7 @@ impl TelemetryExporter {
         let changed = reread || self.pods != pods;
         self.pods = pods;
         if changed {
-            self.publish(at.wall, Event::Pods(self.pods.clone()));
+            self.publish(at, Event::Pods(self.pods.clone()));
         }
     }
 }
@@ -302,7 +302,7 @@ impl TelemetryExporter {
         }
     }
 
-    fn terminated(&mut self, mut terminated: Box<ContainerTerminated>, at: Timestamp) {
+    fn count_terminated(&self, terminated: &ContainerTerminated) {
         let namespace = self.namespace_of(terminated.container.pod.as_ref());
         let contributing = terminated.contributing().next().map_or("", TerminationCause::name);
         let limit_scope = terminated.limit_scope().map_or("", LimitScope::name);
@@ -312,13 +312,6 @@ impl TelemetryExporter {
         if let Some(mismatch) = terminated.mismatch {
             self.count_mismatch(mismatch, namespace);
         }
-        terminated.finished_at = self.clock.shown(terminated.finished_at);
-        self.publish(at, Event::ContainerTerminated(terminated));
-    }
-
-    fn status_mismatch(&mut self, mismatch: Box<ContainerStatusMismatch>, at: Timestamp) {
-        self.count_mismatch(mismatch.mismatch, self.namespace_of(mismatch.container.pod.as_ref()));
-        self.publish(at, Event::ContainerStatusMismatch(mismatch));
     }
 
     fn namespace_of(&self, pod: Option<&PodRef>) -> Label {

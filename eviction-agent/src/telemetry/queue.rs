@@ -12,7 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
-use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated};
 use eviction_core::pod::PodName;
 use eviction_core::progress::{KillRejection, KillUpdate};
 use eviction_core::reading::UnknownReason;
@@ -41,29 +40,19 @@ pub(crate) enum TelemetryEvent {
     /// A step of an eviction.
     Progress(EvictionUpdate),
     /// An event that is published as it is, with the metrics that belong to it.
-    Event(Box<Event>, Instant),
-    /// The cause of a container's termination was decided at this time.
-    Terminated(Box<ContainerTerminated>, Timestamp),
-    /// The status of a container came after the cause was decided, at this time, and differs from it.
-    StatusMismatch(Box<ContainerStatusMismatch>, Timestamp),
-    /// A signal cannot be read, for this reason; `None` if it can again.
-    Unknown(Signal, Option<UnknownReason>, Instant),
+    Event(Box<Event>, Timestamp),
+    /// A signal cannot be read, for this reason.
+    Unknown(Signal, UnknownReason, Timestamp),
     /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.
     /// `pods_root`: the folder of the group of all pods.
-    Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Instant },
+    Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Timestamp },
     /// The pods file cannot be used any more, and why.
-    PodsInvalid(String, Instant),
+    PodsInvalid(String, Timestamp),
     /// What the tasks of pods did since the last one.
     PodActivity(Vec<PodTaskDelta>, Instant),
     /// What all pods use.
-    PodSample(Box<PodSample>, SamplePermit),
+    PodSample(Box<PodSample>, OwnedSemaphorePermit),
 }
-
-/// Bounds how many samples of pods wait.
-#[derive(Debug)]
-pub(crate) struct SamplePermit(
-    #[expect(dead_code, reason = "what counts is when it is dropped")] OwnedSemaphorePermit,
-);
 
 /// A decision with the circumstances of its sample.
 #[derive(Debug)]
@@ -142,7 +131,7 @@ impl TelemetryQueue {
         let (mut queue, mut receiver) =
             channel(QUEUE).map_err(|error| Failure::because("make the telemetry queue", &error))?;
         queue.touch(&mut receiver, || {
-            TelemetryEvent::Unknown(Signal::MemoryAvailable, None, Instant::default())
+            TelemetryEvent::Unknown(Signal::MemoryAvailable, UnknownReason::Absent, Timestamp::UNIX_EPOCH)
         });
         let decisions = Arc::new(Semaphore::new(DECISIONS));
         Ok((Self { queue, decisions, dropped: metrics.telemetry_dropped.with(["events"]) }, receiver))
@@ -153,6 +142,11 @@ impl TelemetryQueue {
         if self.queue.send(event).is_err() {
             self.lose();
         }
+    }
+
+    /// Sends an event that is published as it is.
+    pub(crate) fn publish(&mut self, event: Event, at: Timestamp) {
+        self.send(TelemetryEvent::Event(Box::new(event), at));
     }
 
     /// Sends a decision, unless too many wait for their record: then it is dropped and counted.
@@ -167,7 +161,7 @@ impl TelemetryQueue {
     pub(crate) fn send_pods(&mut self, sample: impl FnOnce() -> PodSample) {
         let has_room = self.decisions.available_permits() > DECISIONS / 2;
         if let (true, Ok(permit)) = (has_room, Arc::clone(&self.decisions).try_acquire_owned()) {
-            self.send(TelemetryEvent::PodSample(Box::new(sample()), SamplePermit(permit)));
+            self.send(TelemetryEvent::PodSample(Box::new(sample()), permit));
         }
     }
 

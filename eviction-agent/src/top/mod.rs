@@ -5,7 +5,7 @@ mod draw;
 mod pods;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 pub mod timeline;
 
 use std::collections::VecDeque;

@@ -36,41 +36,27 @@ const LEFT_OUT: [Column; 8] = [Forecast, Owner, Limit, Stall, Priority, Qos, Lim
 const NAME: usize = 19;
 
 impl Column {
-    fn heading(self) -> &'static str {
+    /// The heading, the least width, and whether the cells are numbers.
+    fn shape(self) -> (&'static str, usize, bool) {
         match self {
-            Rank => "RANK",
-            Pod => "POD",
-            Owner => "OWNER",
-            Qos => "QOS",
-            Priority => "PRIO",
-            Usage => "USAGE",
-            Request => "REQUEST",
-            Limit => "LIMIT",
-            Over => "OVER",
-            Rate => "RATE/s",
-            Stall => "STALL",
-            LimitIn => "LIMIT IN",
-            Forecast => "FORECAST",
+            Rank => ("RANK", 5, true),
+            Pod => ("POD", NAME, false),
+            Owner => ("OWNER", 22, false),
+            Qos => ("QOS", 3, false),
+            Priority => ("PRIO", 6, true),
+            Usage => ("USAGE", 6, true),
+            Request => ("REQUEST", 7, true),
+            Limit => ("LIMIT", 6, true),
+            Over => ("OVER", 7, true),
+            Rate => ("RATE/s", 7, true),
+            Stall => ("STALL", 5, true),
+            LimitIn => ("LIMIT IN", 8, true),
+            Forecast => ("FORECAST", 24, false),
         }
     }
 
-    fn columns(self) -> usize {
-        match self {
-            Rank => 5,
-            Pod => NAME,
-            Owner => 22,
-            Qos => 3,
-            Priority => 6,
-            Usage | Limit => 6,
-            Request | Over | Rate => 7,
-            Stall => 5,
-            LimitIn => 8,
-            Forecast => 24,
-        }
-    }
-
-    fn is_number(self) -> bool {
-        !matches!(self, Pod | Owner | Qos | Forecast)
+    fn width(self) -> usize {
+        self.shape().1
     }
 
     fn cell(self, pod: &PodState) -> String {
@@ -91,13 +77,8 @@ impl Column {
                 number => number.to_string(),
             },
             Usage => pod.usage.map_or_else(|| "?".to_owned(), bytes),
-            Request => {
-                if pod.request == 0 {
-                    none()
-                } else {
-                    bytes(pod.request)
-                }
-            }
+            Request if pod.request == 0 => none(),
+            Request => bytes(pod.request),
             Limit => pod.limit.map_or_else(none, bytes),
             Over => pod.over_request.map_or_else(|| "?".to_owned(), signed),
             #[expect(clippy::cast_possible_truncation, reason = "a rate, shown with three digits")]
@@ -121,20 +102,20 @@ pub(super) fn table(
     is_ascii: bool,
 ) -> Vec<Line<'static>> {
     let chosen = chosen(columns);
-    let fixed: usize = chosen.iter().map(|it| it.columns() + 1).sum();
+    let fixed: usize = chosen.iter().map(|it| it.width() + 1).sum();
     let widths: Vec<usize> = chosen
         .iter()
-        .map(|it| it.columns() + if *it == Pod { columns.saturating_sub(fixed).min(60) } else { 0 })
+        .map(|it| it.width() + if *it == Pod { columns.saturating_sub(fixed).min(60) } else { 0 })
         .collect();
     let row = |cell: &dyn Fn(Column) -> String| {
         let cells = chosen.iter().zip(&widths).map(|(column, width)| {
             let text = shorten(&plain(&cell(*column), is_ascii), *width, is_ascii);
-            pad(&text, *width, column.is_number())
+            pad(&text, *width, column.shape().2)
         });
         cells.collect::<Vec<_>>().join(" ")
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let mut text = vec![Line::from(Span::styled(row(&|column| column.heading().to_owned()), bold))];
+    let mut text = vec![Line::from(Span::styled(row(&|column| column.shape().0.to_owned()), bold))];
     let rows = lines.saturating_sub(1);
     let first = selected.saturating_sub(rows / 2).min(pods.len().saturating_sub(rows));
     for (place, pod) in pods.iter().enumerate().skip(first).take(rows) {
@@ -159,7 +140,7 @@ pub(super) fn table(
 fn chosen(columns: usize) -> Vec<Column> {
     let mut chosen = ALL.to_vec();
     for left_out in LEFT_OUT {
-        if chosen.iter().map(|it| it.columns() + 1).sum::<usize>() <= columns + 1 {
+        if chosen.iter().map(|it| it.width() + 1).sum::<usize>() <= columns + 1 {
             break;
         }
         chosen.retain(|it| *it != left_out);

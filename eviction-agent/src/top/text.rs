@@ -51,22 +51,38 @@ pub(super) fn pad(text: &str, columns: usize, is_number: bool) -> String {
     if is_number { blanks + &text } else { text + &blanks }
 }
 
-/// Lines of at most so many columns, as far as words allow; those after the first are indented.
-pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
+/// Lines of at most so many columns, wrapped at blanks; those after the first are indented.
+pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().flat_map(|word| pieces(word, columns.saturating_sub(2).max(2))) {
         let line = lines.last().map_or(0, |line| width(line));
-        if line > 2 && line + 1 + width(word) > columns {
+        if line > 2 && line + 1 + width(&word) > columns {
             lines.push(" ".to_owned());
         }
         if let Some(line) = lines.last_mut() {
             if !line.is_empty() {
                 line.push(' ');
             }
-            line.push_str(word);
+            line.push_str(&word);
         }
     }
     lines
+}
+
+/// A word in pieces of at most so many columns.
+fn pieces(word: &str, columns: usize) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while !rest.is_empty() {
+        let piece = head(rest, columns);
+        if piece.is_empty() {
+            pieces.push(rest.to_owned());
+            break;
+        }
+        rest = &rest[piece.len()..];
+        pieces.push(piece);
+    }
+    pieces
 }
 
 /// `1.43Gi`.
@@ -118,7 +134,7 @@ mod tests {
     #[test]
     fn sentences_are_wrapped_at_blanks() {
         assert_eq!(wrap("one two three four", 9), ["one two", "  three", "  four"]);
-        assert_eq!(wrap("名前名前名前名前 a", 5), ["名前名前名前名前", "  a"]);
+        assert_eq!(wrap("名前名前 a", 6), ["名前", "  名前", "  a"]);
     }
 
     #[test]

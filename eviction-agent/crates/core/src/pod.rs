@@ -27,6 +27,20 @@ impl PodName {
     pub fn of(pod: &Pod) -> Self {
         Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
     }
+
+    /// Whether `name` is `namespace/name` of the pod, or its name alone.
+    pub fn matches(&self, name: &str) -> bool {
+        match name.split_once('/') {
+            Some((namespace, name)) => *self.namespace == *namespace && *self.name == *name,
+            None => *self.name == *name,
+        }
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// One pod. Nothing in it is validated; names may hold anything.

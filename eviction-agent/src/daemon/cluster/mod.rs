@@ -290,10 +290,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
         NodeName::parse(Some(name))?;
     }
     let client = connect(kubeconfig.as_deref(), Observer::default())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start the runtime", &error))?;
+    let runtime = crate::daemon::start_runtime()?;
     let cleaned: Result<_, Failure> = runtime.block_on(async {
         let names = match nodes {
             Some(names) => names.clone(),

@@ -22,8 +22,6 @@ pub(super) struct Kubelet {
 /// Where the kubelet's settings were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KubeletSaid {
-    /// Its files, if they count.
-    pub(crate) files: KubeletFiles,
     /// What it says of itself, if that counts.
     pub(crate) effective: Option<Effective>,
     /// It is the kubelet that is to be asked.
@@ -38,7 +36,7 @@ impl Kubelet {
     pub(super) fn find(given: &ConfigurationFiles, agent: &AgentConfiguration) -> Result<Self, Failure> {
         let files = files(given, agent);
         match agent.thresholds.source {
-            ThresholdSource::Files => of_files(files),
+            ThresholdSource::Files => of_files(&files),
             ThresholdSource::Inline => {
                 let configuration = agent.resolve_inline().map_err(|wrong| all("agent", wrong))?;
                 Ok(Self { configuration, said: KubeletSaid::default(), notes: Vec::new() })
@@ -63,7 +61,7 @@ impl Kubelet {
         if files == KubeletFiles::default() {
             return Err(why);
         }
-        let found = of_files(files)?;
+        let found = of_files(&files)?;
         let said = KubeletSaid { is_asked: true, is_stand_in: true, ..found.said };
         Ok(Self { said, notes: noted(why, "its files count, without its command line"), ..found })
     }
@@ -75,17 +73,15 @@ fn noted(why: Failure, counts: &str) -> Vec<String> {
 
 fn of_answer(effective: Effective, is_stand_in: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
     let configuration = effective.resolve().map_err(|wrong| all("kubelet", wrong))?;
-    let files = KubeletFiles::default();
-    let said = KubeletSaid { files, effective: Some(effective), is_asked: true, is_stand_in };
+    let said = KubeletSaid { effective: Some(effective), is_asked: true, is_stand_in };
     Ok(Kubelet { configuration, said, notes })
 }
 
-fn of_files(files: KubeletFiles) -> Result<Kubelet, Failure> {
-    let KubeletFiles { config, config_dir } = &files;
+fn of_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
+    let KubeletFiles { config, config_dir } = files;
     let configuration =
         load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| all("kubelet", wrong))?;
-    let said = KubeletSaid { files, ..KubeletSaid::default() };
-    Ok(Kubelet { configuration, said, notes: Vec::new() })
+    Ok(Kubelet { configuration, said: KubeletSaid::default(), notes: Vec::new() })
 }
 
 /// The command line names them before the AgentConfiguration.

@@ -18,7 +18,6 @@ use eviction_node::clock::mono_ns;
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::telemetry::event_log::{self, PodFreeze};
-use crate::telemetry::queue::TelemetryEvent;
 
 /// The pod that was frozen last in this outage.
 #[derive(Debug)]
@@ -107,8 +106,7 @@ impl ControlLoop {
     }
 
     fn tell_freeze(&mut self, event: PodFreeze) {
-        self.telemetry
-            .send(TelemetryEvent::Event(Box::new(event_log::Event::PodFreeze(event)), self.clock.now()));
+        self.telemetry.publish(event_log::Event::PodFreeze(event), self.clock.now().wall);
     }
 
     /// The folders of a pod's containers, not of the pod: on cgroup v1 the kubelet's runtime could not end processes

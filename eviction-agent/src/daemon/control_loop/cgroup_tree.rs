@@ -131,7 +131,8 @@ impl ControlLoop {
                 self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
                 let pods = event_log::Pods::of(&self.pod_index, self.node_sampler.cgroups.pods());
                 let pods_root = self.pods_folder();
-                self.telemetry.send(TelemetryEvent::Pods { pods, reread, pods_root, at: self.clock.now() });
+                let at = self.clock.now().wall;
+                self.telemetry.send(TelemetryEvent::Pods { pods, reread, pods_root, at });
                 self.watch_containers();
                 self.adopt_limits();
             }

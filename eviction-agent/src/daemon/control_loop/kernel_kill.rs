@@ -18,7 +18,7 @@ use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
 use crate::telemetry::event_log;
-use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
+use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
 
@@ -177,7 +177,7 @@ impl ControlLoop {
             id,
             // The slow side knows what it is called.
             decision_id: None,
-            pod: event_log::PodRef::new(&victim.pod.namespace, &victim.pod.name),
+            pod: event_log::PodRef::from(&victim.pod),
             pod_uid: victim.pod.uid.to_string(),
             pid: kill.tgid,
             comm: kill.comm_lossy().to_string(),
@@ -189,7 +189,7 @@ impl ControlLoop {
             killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
         };
-        self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::KernelKill(told)), carried_out));
+        self.telemetry.publish(event_log::Event::KernelKill(told), carried_out.wall);
     }
 
     /// The evictions of a pod that are under way.

@@ -8,7 +8,6 @@ use super::super::limit_monitor::{LimitChange, figures};
 use super::super::oom_attribution::KillCgroups;
 use super::ControlLoop;
 use crate::telemetry::event_log;
-use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::MemoryUsage;
 
@@ -150,8 +149,7 @@ impl ControlLoop {
             mono_ns: at_ns,
             near_limit_us: near_ns.map(|ns| ns / 1000),
         };
-        self.telemetry
-            .send(TelemetryEvent::Event(Box::new(event_log::Event::MemoryLimit(told)), self.clock.at(at_ns)));
+        self.telemetry.publish(event_log::Event::MemoryLimit(told), self.clock.at(at_ns).wall);
     }
 
     /// Whether what a pod has is that of one container, with the same limit.

@@ -107,9 +107,7 @@ impl Gauges {
     /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
     /// configuration changes.
     pub(crate) fn follow(&mut self, policy: &Policy, metrics: &Metrics) {
-        let labels_of = |threshold: &Threshold| {
-            [threshold.signal.name(), if threshold.is_hard() { "hard" } else { "soft" }]
-        };
+        let labels_of = |threshold: &Threshold| [threshold.signal.name(), threshold.kind()];
         let wanted: Vec<_> = policy.thresholds.iter().map(labels_of).collect();
         for family in [&metrics.threshold_met, &metrics.threshold_eta] {
             family.retain(|labels| wanted.iter().any(|it| it == labels));
@@ -140,11 +138,8 @@ impl Gauges {
 
     /// How many limits there are, and how many of them are near.
     pub(super) fn limits(&self, counts: &LimitCounts) {
-        let LimitCounts { watched, armed, near } = counts;
-        for (place, [of_all, of_armed, of_near]) in self.limits.iter().enumerate() {
-            of_all.set(watched[place]);
-            of_armed.set(armed[place]);
-            of_near.set(near[place]);
+        for (gauge, count) in self.limits.as_flattened().iter().zip(counts.as_flattened()) {
+            gauge.set(*count);
         }
     }
 

@@ -59,7 +59,7 @@ use eviction_node::sampler::NodeSampler;
 
 use super::startup::source_event;
 use crate::telemetry::event_log;
-use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
+use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;
 pub(crate) use api_outage::FreezeState;
@@ -177,7 +177,7 @@ impl ControlLoop {
     fn end_iteration(&mut self) {
         for info in self.notifier.take_changed() {
             let event = event_log::Event::Backend(source_event(info));
-            self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+            self.telemetry.publish(event, self.clock.now().wall);
         }
         self.publish_counted_kills();
         self.review_freeze();

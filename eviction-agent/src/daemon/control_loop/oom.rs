@@ -15,7 +15,6 @@ use super::super::oom_attribution::{KillCgroups, describe};
 use super::super::oom_counters::{CountedKills, GroupKills};
 use super::ControlLoop;
 use crate::telemetry::event_log;
-use crate::telemetry::queue::TelemetryEvent;
 
 /// Kills of unknown processes are reported to the engine one by one, up to this many at once.
 const MOST: u64 = 1024;
@@ -28,7 +27,8 @@ impl ControlLoop {
         }
         let mut decision = self.engine.step(input);
         for terminated in decision.ended.drain(..) {
-            self.telemetry.send(TelemetryEvent::Terminated(Box::new(terminated), decision.at));
+            let event = event_log::Event::ContainerTerminated(Box::new(terminated));
+            self.telemetry.publish(event, decision.at);
         }
         decision
     }
@@ -83,7 +83,7 @@ impl ControlLoop {
         let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
-            self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
+            self.telemetry.publish(event_log::Event::OomKill(kill), killed.wall);
         }
     }
 
@@ -94,7 +94,7 @@ impl ControlLoop {
     /// Publishes group kills of which no more victims are reported.
     pub(super) fn publish_group_kills(&mut self, now_ns: u64) {
         for (kill, killed) in self.state.oom_groups.take_complete(now_ns) {
-            self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), killed));
+            self.telemetry.publish(event_log::Event::OomKill(kill), killed.wall);
         }
     }
 
@@ -147,7 +147,7 @@ impl ControlLoop {
         }
         let Some(mut kill) = last else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
-        self.telemetry.send(TelemetryEvent::Event(Box::new(event_log::Event::OomKill(kill)), at));
+        self.telemetry.publish(event_log::Event::OomKill(kill), at.wall);
         self.note_tree_change();
     }
 
@@ -184,7 +184,7 @@ impl ControlLoop {
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
             let DecisionKind::Oom(OomUpdate::End(update)) = decision.kind else { continue };
             if let Some(mismatch) = update.mismatch {
-                self.telemetry.send(TelemetryEvent::StatusMismatch(mismatch, at));
+                self.telemetry.publish(event_log::Event::ContainerStatusMismatch(mismatch), at);
             }
         }
     }

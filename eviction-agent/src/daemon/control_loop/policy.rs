@@ -10,7 +10,6 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
 
-use super::super::rate_limit::RateLimitPolicy;
 use super::ControlLoop;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_core::threshold::ThresholdLevels;
@@ -61,7 +60,7 @@ impl ControlLoop {
 
     /// Who waits for whom is another matter now; those under way are so still.
     fn follow_pace(&mut self, rules: &Rules) {
-        self.rate_limit.set_policy(RateLimitPolicy::of(rules));
+        self.rate_limit.follow(rules);
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();

@@ -19,7 +19,6 @@ use super::super::memory_notifier::{
 use super::ControlLoop;
 use super::limits::DetectedBy;
 use crate::telemetry::event_log;
-use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::CompleteSample;
@@ -215,8 +214,7 @@ impl ControlLoop {
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
         self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
-            let event = event_log::Event::BpfEventsLost(losses);
-            self.telemetry.send(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+            self.telemetry.publish(event_log::Event::BpfEventsLost(losses), self.clock.now().wall);
         }
     }
 

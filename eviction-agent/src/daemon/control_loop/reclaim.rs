@@ -18,7 +18,6 @@ use eviction_cri::{ReclaimOrder, ReclaimReport, Space};
 use super::ControlLoop;
 use crate::daemon::reclaim::{ReclaimExecutor, ShortFs, WITHIN};
 use crate::telemetry::event_log;
-use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::mono_ns;
 
 /// How long the kubelet has from the crossing on: it synchronizes every ten seconds.
@@ -248,8 +247,7 @@ impl ControlLoop {
     }
 
     fn tell_reclaim(&mut self, event: event_log::NodeReclaim) {
-        let event = Box::new(event_log::Event::NodeReclaim(event));
-        self.telemetry.send(TelemetryEvent::Event(event, self.clock.now()));
+        self.telemetry.publish(event_log::Event::NodeReclaim(event), self.clock.now().wall);
     }
 }
 

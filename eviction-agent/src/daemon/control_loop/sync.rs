@@ -38,7 +38,7 @@ impl ControlLoop {
 
     /// Carries out what was decided, arms everything anew, and tells of it.
     pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
-        let Some(SyncDecision { decision, snapshot, trigger, crossed, mono_ns }) = decided else {
+        let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
             let at_leisure = self.arm(&node_sample, pressed, None);
             self.stand(&node_sample);
             if at_leisure {
@@ -46,7 +46,6 @@ impl ControlLoop {
             }
             return;
         };
-        drop(snapshot);
         self.read_storage_for(&decision);
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
@@ -145,7 +144,7 @@ impl ControlLoop {
             }
         };
         let decision = self.pass(node_sample.read_at.wall, &snapshot);
-        let decided = SyncDecision { decision, snapshot, trigger, crossed, mono_ns: mono_ns() };
+        let decided = SyncDecision { decision, trigger, crossed, mono_ns: mono_ns() };
         SyncResult { node_sample, pressed, decided: Some(decided) }
     }
 
@@ -231,7 +230,9 @@ impl ControlLoop {
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
             *before = why;
-            self.telemetry.send(TelemetryEvent::Unknown(signal, why, at));
+            if let Some(why) = why {
+                self.telemetry.send(TelemetryEvent::Unknown(signal, why, at.wall));
+            }
         }
     }
 
@@ -258,7 +259,6 @@ pub(super) struct SyncResult {
 /// A decision and what led to it.
 pub(super) struct SyncDecision {
     pub(super) decision: Decision,
-    snapshot: Arc<Snapshot>,
     trigger: Trigger,
     /// When the kernel reported it, CLOCK_MONOTONIC.
     crossed: Option<u64>,

@@ -34,8 +34,8 @@ impl ControlLoop {
             if told.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
                 continue;
             }
-            let at = self.clock.at(alarm.stamp.ktime_ns);
-            self.telemetry.send(TelemetryEvent::Event(Box::new(Event::TaskAlarm(told)), at));
+            let at = self.clock.at(alarm.stamp.ktime_ns).wall;
+            self.telemetry.publish(Event::TaskAlarm(told), at);
         }
     }
 

@@ -30,7 +30,6 @@ use super::sync::SyncResult;
 use super::{Command, ControlLoop, Notification, Trigger, Wake};
 use crate::daemon::configuration::Options;
 use crate::spsc::{Next, Receiver};
-use crate::telemetry::event_log::Output;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 
@@ -87,7 +86,7 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
         kubeconfig: None,
-        output: Output::Json,
+        json_lines: true,
         choice: BackendSelection::default(),
         state_dir: None,
         socket: None,

@@ -35,7 +35,7 @@ struct Limiter {
 
 impl Limiter {
     fn new() -> Self {
-        let limit = RateLimit::new(RateLimitPolicy::default());
+        let limit = RateLimit { waits_for_victims: true, kills: VecDeque::new() };
         Self { limit, in_flight: Vec::new(), clock: Clock::start() }
     }
 
@@ -199,7 +199,6 @@ proptest! {
     /// again so that by then its own reason has passed.
     #[test]
     fn limits_hold(asks in prop::collection::vec((0_u64..6, any::<bool>(), 0_u64..40, any::<bool>()), 1..200)) {
-        let policy = RateLimitPolicy::default();
         let mut limiter = Limiter::new();
         let mut begun: Vec<(u64, u64)> = Vec::new();
         let mut now = 0;
@@ -208,7 +207,7 @@ proptest! {
             match limiter.kill(&target(decision, pod_number, hard, 0), now) {
                 Ok(Admission::Begin) => {
                     let last = begun.iter().filter(|(_, pod)| *pod == pod_number).map(|(at, _)| *at).max();
-                    prop_assert!(last.is_none_or(|last| now - last >= nanos(policy.cool_down)));
+                    prop_assert!(last.is_none_or(|last| now - last >= nanos(COOL_DOWN)));
                     begun.push((now, pod_number));
                     if ends {
                         limiter.ended(decision, now);
@@ -229,8 +228,8 @@ proptest! {
                 }
             }
             let within = |window: Duration| begun.iter().filter(move |(at, _)| now - at < nanos(window));
-            prop_assert!(within(policy.node_window).count() <= policy.node_limit as usize);
-            prop_assert!(within(policy.pod_window).filter(|(_, pod)| *pod == pod_number).count() <= policy.pod_limit as usize);
+            prop_assert!(within(NODE_WINDOW).count() <= NODE_LIMIT as usize);
+            prop_assert!(within(POD_WINDOW).filter(|(_, pod)| *pod == pod_number).count() <= POD_LIMIT as usize);
         }
     }
 }

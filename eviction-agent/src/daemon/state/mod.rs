@@ -29,7 +29,6 @@ use eviction_core::state::EngineState;
 use eviction_core::time::{Timestamp, since};
 use eviction_node::clock::{Clock, Instant, mono_ns};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::rate_limit::CountedKill;
 use crate::daemon::configuration::Options;
@@ -97,23 +96,6 @@ pub(crate) struct Document {
     pub(crate) state: LoopState,
 }
 
-/// Why a file is of no use.
-#[derive(Debug, Error)]
-enum UnusableState {
-    #[error("it is spoiled: {0}")]
-    Spoiled(#[from] serde_json::Error),
-    #[error("it is something else")]
-    Foreign,
-    #[error("it is of version {0}; this agent knows version {VERSION}")]
-    Version(u64),
-    #[error("it is of another boot of this machine, {0}")]
-    Boot(Box<str>),
-    #[error("it is of another node, {node} below cgroup {cgroup_root}")]
-    Node { node: Box<str>, cgroup_root: Box<str> },
-    #[error("it holds times that are still to come")]
-    Future,
-}
-
 /// The writer of the state, and the revision that is written; `None` if no state is kept.
 pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
 
@@ -177,7 +159,7 @@ fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
                 |error| format!("and it cannot be set aside: {error}"),
                 |aside| format!("set aside as {}", aside.display()),
             );
-            tracing::warn!(file = %shown, why = chain(&why), aside, "what the former agent knew is of no use");
+            tracing::warn!(file = %shown, why, aside, "what the former agent knew is of no use");
             None
         }
     }
@@ -191,27 +173,30 @@ impl Document {
         Self { kind: KIND.into(), version: VERSION, identity, clock, written, names, state }
     }
 
-    /// The content of a file for an agent of this identity, when the monotonic clock shows `mono_ns`.
-    fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Self, UnusableState> {
-        let value: serde_json::Value = serde_json::from_slice(bytes)?;
+    /// The content of a file, or why it is of no use, for an agent of this identity, when the monotonic clock shows `mono_ns`.
+    fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Self, String> {
+        let spoiled = |error| format!("it is spoiled: {error}");
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(spoiled)?;
         // What is no object with these fields is no state of ours, whatever else it is.
         match (value["kind"].as_str(), value["version"].as_u64()) {
             (Some(KIND), Some(VERSION)) => {}
-            (Some(KIND), Some(version)) => return Err(UnusableState::Version(version)),
-            _ => return Err(UnusableState::Foreign),
+            (Some(KIND), Some(version)) => {
+                return Err(format!("it is of version {version}; this agent knows version {VERSION}"));
+            }
+            _ => return Err("it is something else".to_owned()),
         }
-        let mut document: Self = serde_json::from_value(value)?;
+        let mut document: Self = serde_json::from_value(value).map_err(spoiled)?;
         let Identity { boot_id, node, cgroup_root, act } = &document.identity;
         if *boot_id != identity.boot_id {
-            return Err(UnusableState::Boot(boot_id.clone()));
+            return Err(format!("it is of another boot of this machine, {boot_id}"));
         }
         if (node, cgroup_root) != (&identity.node, &identity.cgroup_root) {
-            let node = node.clone().unwrap_or_else(|| "without a name".into());
-            return Err(UnusableState::Node { node, cgroup_root: cgroup_root.clone() });
+            let node = node.as_deref().unwrap_or("without a name");
+            return Err(format!("it is of another node, {node} below cgroup {cgroup_root}"));
         }
         let now = document.clock.at(mono_ns);
         if document.written > now.wall || document.state.is_of_the_future(now) {
-            return Err(UnusableState::Future);
+            return Err("it holds times that are still to come".to_owned());
         }
         // What another action has begun is nothing to go on with, nor does it count.
         if *act != identity.act {

@@ -111,11 +111,11 @@ fn written() -> Value {
 }
 
 /// Three seconds later.
-fn read_bytes(bytes: &[u8]) -> Result<Document, UnusableState> {
+fn read_bytes(bytes: &[u8]) -> Result<Document, String> {
     Document::read(bytes, &identity(), 103 * SECOND)
 }
 
-fn read_value(value: &Value) -> Result<Document, UnusableState> {
+fn read_value(value: &Value) -> Result<Document, String> {
     read_bytes(&serde_json::to_vec(value).unwrap())
 }
 
@@ -155,7 +155,7 @@ fn what_is_of_no_use_says_why() {
     let with = |path: &str, value: Value| {
         let mut all = written();
         *all.pointer_mut(path).unwrap() = value;
-        read_value(&all).unwrap_err().to_string()
+        read_value(&all).unwrap_err()
     };
     assert!(with("/boot_id", json!("other")).starts_with("it is of another boot"));
     assert_eq!(with("/cgroup_root", json!("/other")), "it is of another node, n1 below cgroup /other");
@@ -181,12 +181,12 @@ fn what_is_of_no_use_says_why() {
     assert!(with("/state/published", json!([])).starts_with("it is spoiled: "));
     let mut more = written();
     more["state"]["more"] = json!(1);
-    assert!(read_value(&more).unwrap_err().to_string().contains("unknown field `more`"));
+    assert!(read_value(&more).unwrap_err().contains("unknown field `more`"));
     // Of a later version nothing else has to be understood.
     let later = json!({"kind": KIND, "version": 9, "boot": {}});
-    assert!(matches!(read_value(&later), Err(UnusableState::Version(9))));
-    assert!(matches!(read_value(&json!([1])), Err(UnusableState::Foreign)));
-    assert!(matches!(read_bytes(b""), Err(UnusableState::Spoiled(_))));
+    assert!(read_value(&later).unwrap_err().starts_with("it is of version 9;"));
+    assert_eq!(read_value(&json!([1])).unwrap_err(), "it is something else");
+    assert!(read_bytes(b"").unwrap_err().starts_with("it is spoiled: "));
     let whole = write_state(&state());
     for end in 0..whole.len() {
         assert!(read_bytes(&whole[..end]).is_err(), "cut at {end}");

@@ -45,10 +45,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 pub fn run(mut options: Options) -> Result<(), Failure> {
     options.configuration.last_heard = options.saved_kubelet_config();
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::because("start the runtime", &error))?;
+    let runtime = crate::daemon::start_runtime()?;
     let (plan, reload) = {
         let _within = runtime.enter();
         startup::prepare(&options, &metrics)?
@@ -126,7 +123,7 @@ impl Daemon {
     }
 
     fn publish_event(&self, event: Event) {
-        self.publish(TelemetryEvent::Event(Box::new(event), self.clock.now()));
+        self.publish(TelemetryEvent::Event(Box::new(event), self.clock.now().wall));
     }
 
     async fn update_pods(&mut self, change: Result<PodIndex, String>) {
@@ -139,7 +136,7 @@ impl Daemon {
                 }
                 self.command(Command::Pods(pods)).await;
             }
-            Err(error) => self.publish(TelemetryEvent::PodsInvalid(error, self.clock.now())),
+            Err(error) => self.publish(TelemetryEvent::PodsInvalid(error, self.clock.now().wall)),
         }
     }
 
@@ -168,7 +165,7 @@ impl Daemon {
 
     async fn update_reachability(&mut self, reach: ApiReachability) {
         self.metrics.kube_api_up.set(i64::from(reach == ApiReachability::Reachable));
-        self.publish_event(Event::KubeApi(reach.into()));
+        self.publish_event(Event::kube_api(reach));
         self.command(Command::ApiServer(reach)).await;
     }
 

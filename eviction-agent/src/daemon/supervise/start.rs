@@ -60,7 +60,7 @@ impl Daemon {
         let (state_writer, written) = plan.kept.take().unzip();
         let signals = Signals::watch()?;
         let Server { listen_address: listen } = plan.service.server;
-        let listener = http::bind(listen)
+        let listener = tokio::net::TcpListener::bind(listen)
             .await
             .map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
         let listen = listener.local_addr().ok().map(|address| address.to_string());
@@ -198,8 +198,8 @@ fn exporter(
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
-    let (output, names) = (options.output, plan.names);
-    let mut exporter = TelemetryExporter::new(output, printer, metrics, names, applied, events);
+    let mut exporter =
+        TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, applied, events);
     (exporter.node, exporter.files) = (node, plan.signal_files());
     exporter.pod_metrics = plan.service.metrics.pods;
     Ok(exporter)

@@ -85,17 +85,17 @@ impl Event {
         use Severity::{Debug, Error, Info, Warning};
         let or_info = |is: bool, severity: Severity| if is { severity } else { Info };
         match self {
-            Self::Started(_) | Self::Stopped(_) => Info,
+            Self::Started(_) | Self::Stopped { .. } => Info,
             Self::Pods(pods) => or_info(pods.error.is_some() || !pods.undecodable.is_empty(), Warning),
             Self::Threshold(threshold) => or_info(threshold.state != "cleared", Warning),
-            Self::Condition(condition) => or_info(condition.status != "False", Warning),
+            Self::Condition { status, .. } => or_info(*status != "False", Warning),
             Self::EvictionProgress(progress) if FAILED.contains(&progress.result) => Error,
             Self::EvictionProgress(progress) => or_info(!PASSED.contains(&progress.result), Warning),
             Self::ContainerTerminated(terminated) => {
                 or_info(terminated.cause() != TerminationCause::Other, Warning)
             }
-            Self::SignalReadError(_) => Error,
-            Self::SignalUnavailable(signal) => or_info(signal.state == "unavailable", Error),
+            Self::SignalReadError { .. } => Error,
+            Self::SignalUnavailable { state, .. } => or_info(*state == "unavailable", Error),
             Self::ConfigChange(change) => match change.state {
                 "invalid" => Error,
                 "pending" => Warning,
@@ -106,13 +106,13 @@ impl Event {
             Self::NodeReclaim(reclaim) => or_info(["failed", "timed_out"].contains(&reclaim.result), Warning),
             Self::PodFreeze(freeze) if freeze.state == "failed" => Error,
             Self::PodFreeze(freeze) => or_info(freeze.state == "frozen", Warning),
-            Self::KubeApi(api) => or_info(api.state == "unreachable", Error),
+            Self::KubeApi { state } => or_info(*state == "unreachable", Error),
             Self::Backend(_)
             | Self::EvictionDecision(_)
             | Self::KernelKill(_)
             | Self::OomKill(_)
             | Self::ContainerStatusMismatch(_)
-            | Self::ReadingRejected(_)
+            | Self::ReadingRejected { .. }
             | Self::BpfEventsLost(_)
             | Self::TaskAlarm(_) => Warning,
         }
@@ -122,7 +122,7 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::event_log::{EvictionProgress, PodRef, SignalReadError, Stopped};
+    use crate::telemetry::event_log::{EvictionProgress, PodRef};
 
     #[test]
     fn json_has_the_fields_of_every_line_and_those_of_its_event() {
@@ -153,14 +153,14 @@ mod tests {
             line.to_string(),
             format!("1970-01-01T00:00:00.000Z {}", wanted["message"].as_str().unwrap())
         );
-        let line = Line { node: None, event: Event::Stopped(Stopped { reason: "SIGTERM".into() }), ..line };
+        let line = Line { node: None, event: Event::Stopped { reason: "SIGTERM".into() }, ..line };
         assert_eq!(serde_json::to_value(&line).unwrap().get("node"), None, "it is not known");
     }
 
     #[test]
     fn an_error_is_more_severe_than_a_result() {
-        let error = SignalReadError { signal: "memory.available", error: "x".into() };
-        assert_eq!(Event::SignalReadError(error).severity(), Severity::Error);
-        assert_eq!(Event::Stopped(Stopped { reason: "SIGTERM".into() }).severity(), Severity::Info);
+        let error = Event::SignalReadError { signal: "memory.available", error: "x".into() };
+        assert_eq!(error.severity(), Severity::Error);
+        assert_eq!(Event::Stopped { reason: "SIGTERM".into() }.severity(), Severity::Info);
     }
 }

@@ -66,7 +66,7 @@ pub struct PodFreeze {
 
 impl PodFreeze {
     pub(crate) fn new(pod: &PodName, state: &'static str, reason: Option<String>) -> Self {
-        Self { pod: PodRef::new(&pod.namespace, &pod.name), pod_uid: pod.uid.to_string(), state, reason }
+        Self { pod: PodRef::from(pod), pod_uid: pod.uid.to_string(), state, reason }
     }
 }
 

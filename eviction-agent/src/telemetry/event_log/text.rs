@@ -3,8 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    Backend, BpfEventsLost, Condition, ConfigChange, Event, EvictionDecision, EvictionProgress, KubeApi,
-    Pods, ReadingRejected, SignalReadError, SignalUnavailable, Started, Stopped, Threshold,
+    Backend, BpfEventsLost, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods, Started, Threshold,
 };
 use eviction_core::units::display_bytes;
 
@@ -17,7 +16,7 @@ impl fmt::Display for Event {
             }
             Self::Pods(pods) => pods.fmt(f),
             Self::Threshold(threshold) => threshold.fmt(f),
-            Self::Condition(Condition { condition, status }) => {
+            Self::Condition { condition, status } => {
                 write!(f, "condition {condition} is {status}")
             }
             Self::EvictionDecision(decision) => decision.fmt(f),
@@ -26,16 +25,16 @@ impl fmt::Display for Event {
             Self::OomKill(kill) => kill.fmt(f),
             Self::ContainerTerminated(terminated) => terminated.fmt(f),
             Self::ContainerStatusMismatch(mismatch) => mismatch.fmt(f),
-            Self::SignalReadError(SignalReadError { signal, error }) => {
+            Self::SignalReadError { signal, error } => {
                 write!(f, "signal {signal} cannot be read: {error}")
             }
-            Self::SignalUnavailable(SignalUnavailable { signal, state: "unavailable" }) => {
+            Self::SignalUnavailable { signal, state: "unavailable" } => {
                 write!(f, "signal {signal} is unavailable: its thresholds are not monitored")
             }
-            Self::SignalUnavailable(SignalUnavailable { signal, state: _ }) => {
+            Self::SignalUnavailable { signal, state: _ } => {
                 write!(f, "signal {signal} is available again")
             }
-            Self::ReadingRejected(ReadingRejected { signal, reason, available, capacity }) => {
+            Self::ReadingRejected { signal, reason, available, capacity } => {
                 let reason = reason.replace('_', " ");
                 write!(f, "reading of {signal} rejected: {reason}: {available} available of {capacity}")
             }
@@ -49,14 +48,14 @@ impl fmt::Display for Event {
             Self::TaskAlarm(alarm) => alarm.fmt(f),
             Self::MemoryLimit(limit) => limit.fmt(f),
             Self::NodeReclaim(reclaim) => reclaim.fmt(f),
-            Self::KubeApi(KubeApi { state: "reachable" }) => {
+            Self::KubeApi { state: "reachable" } => {
                 f.write_str("API server reachable again: pending evictions are decided anew")
             }
-            Self::KubeApi(KubeApi { state: _ }) => {
+            Self::KubeApi { state: _ } => {
                 f.write_str("API server unreachable: soft evictions wait, hard ones follow the configuration")
             }
             Self::PodFreeze(freeze) => freeze.fmt(f),
-            Self::Stopped(Stopped { reason }) => write!(f, "stopped: {reason}"),
+            Self::Stopped { reason } => write!(f, "stopped: {reason}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use eviction_core::signal_filter::RejectedReading;
 use eviction_core::units::Quantity;
 
 use super::TelemetryExporter;
-use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef, ReadingRejected, SignalUnavailable};
+use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef};
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Clock, Instant};
 
@@ -57,7 +57,7 @@ impl TelemetryExporter {
             if is_unavailable != self.unavailable.contains(&signal) {
                 self.metrics.signal_unavailable.with([signal.name()]).set(i64::from(is_unavailable));
                 let state = if is_unavailable { "unavailable" } else { "available" };
-                events.push(Event::SignalUnavailable(SignalUnavailable { signal: signal.name(), state }));
+                events.push(Event::SignalUnavailable { signal: signal.name(), state });
             }
         }
         self.unavailable.clone_from(&record.unavailable);
@@ -68,8 +68,7 @@ impl TelemetryExporter {
                 }
                 let (signal, reason) = (signal.name(), why.name());
                 self.metrics.implausible_readings.with([signal, reason]).inc();
-                let event = ReadingRejected { signal, reason, available, capacity };
-                events.push(Event::ReadingRejected(event));
+                events.push(Event::ReadingRejected { signal, reason, available, capacity });
             }
             self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
         }
@@ -117,14 +116,16 @@ impl TelemetryExporter {
             id,
             decision_id: self.decision_ids.of(id),
             signal: threshold.map_or("", |threshold| threshold.signal.name()),
-            threshold: threshold.map_or("", |threshold| hard_or_soft(threshold.is_hard())),
-            pod: event_log::PodRef::new(&eviction.pod.namespace, &eviction.pod.name),
+            threshold: threshold.map_or("", ThresholdRecord::kind),
+            pod: PodRef::from(&eviction.pod),
             pod_uid: eviction.pod.uid.to_string(),
             grace_seconds: eviction.grace_period_seconds,
             eviction_message: eviction.message.clone(),
             annotations: annotations
                 .map(|all| all.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()),
-            value: threshold.map_or_else(String::new, value),
+            value: threshold
+                .and_then(|threshold| threshold.quantity.clone())
+                .unwrap_or_else(|| "0".to_owned()),
             available: reading.and_then(|reading| reading.available),
             usage: usage.map(|usage| usage.usage),
             working_set: usage.map(|usage| usage.working_set),
@@ -150,7 +151,7 @@ impl TelemetryExporter {
                 self.known.insert(threshold.signal);
             }
             if self.known.contains(threshold.signal) {
-                let labels = [threshold.signal.name(), hard_or_soft(threshold.is_hard())];
+                let labels = [threshold.signal.name(), threshold.kind()];
                 self.metrics.threshold_met.with(labels).set(Some(i64::from(is_met)));
             }
             let before = before.get(&key).copied().unwrap_or_default();
@@ -159,15 +160,7 @@ impl TelemetryExporter {
             if state == before {
                 continue;
             }
-            let line = event_log::Threshold {
-                signal: threshold.signal.name(),
-                threshold: hard_or_soft(threshold.is_hard()),
-                state: state.name(),
-                value: value(threshold),
-                available: reading.and_then(|reading| reading.available),
-                capacity: reading.and_then(|reading| reading.capacity),
-                detected_by: detected_by.to_owned(),
-            };
+            let line = event_log::Threshold::of(threshold, evaluation, state.name(), detected_by);
             if let Some(events) = self.events.as_ref().filter(|_| state != State::Unknown) {
                 let at = self.clock.shown(sampled.wall);
                 events.threshold(threshold, state == State::Met, &line.to_string(), at);
@@ -191,8 +184,7 @@ impl TelemetryExporter {
                 status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
             let status = status(holds, unknown.contains(&condition));
             if status != before {
-                let line = event_log::Condition { condition: condition.name(), status };
-                self.publish(sampled.wall, Event::Condition(line));
+                self.publish(sampled.wall, Event::Condition { condition: condition.name(), status });
             }
         }
         self.conditions = now;
@@ -204,7 +196,7 @@ impl TelemetryExporter {
             let rates = self.pod_rates.rates(&candidate.pod.namespace, &candidate.pod.name);
             let above_zero = |rate: &f64| *rate > 0.0;
             event_log::Candidate {
-                pod: event_log::PodRef::new(&candidate.pod.namespace, &candidate.pod.name),
+                pod: PodRef::from(&candidate.pod),
                 usage: candidate.usage,
                 request: candidate.request.as_deref().and_then(whole_units),
                 priority: candidate.priority,
@@ -222,17 +214,12 @@ fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
         ProposalRecord::Unchanged => ("unchanged", None, Vec::new()),
         ProposalRecord::Applied => ("applied", None, Vec::new()),
         ProposalRecord::Pending { since: _, until, would_evict, would_reclaim: _ } => {
-            let names = would_evict.iter().map(|pod| PodRef::new(&pod.namespace, &pod.name));
+            let names = would_evict.iter().map(PodRef::from);
             ("pending", until.map(|until| clock.shown(until)), names.collect())
         }
     };
     let (would_evict, would_evict_omitted) = event_log::bounded(would_evict.into_iter());
     ConfigChange { state, until, would_evict, would_evict_omitted, ..ConfigChange::default() }
-}
-
-/// What a threshold comes to; a percentage of an unknown capacity comes to nothing.
-fn value(threshold: &ThresholdRecord) -> String {
-    threshold.quantity.clone().unwrap_or_else(|| "0".to_owned())
 }
 
 fn whole_units(text: &str) -> Option<i64> {
@@ -273,10 +260,6 @@ fn overshoot(threshold: i64, available: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
     let beyond = threshold.saturating_sub(available).max(0) as f64;
     beyond
-}
-
-fn hard_or_soft(hard: bool) -> &'static str {
-    if hard { "hard" } else { "soft" }
 }
 
 pub(super) fn micros(ns: u64) -> u64 {

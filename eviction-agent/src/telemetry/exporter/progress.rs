@@ -47,7 +47,7 @@ impl TelemetryExporter {
         let event = event_log::EvictionProgress {
             id,
             decision_id,
-            pod: event_log::PodRef::new(&pod.namespace, &pod.name),
+            pod: event_log::PodRef::from(&*pod),
             pod_uid: pod.uid.to_string(),
             result: outcome,
             processes,

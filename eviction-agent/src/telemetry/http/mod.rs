@@ -7,7 +7,7 @@ pub(crate) mod page;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -47,14 +47,6 @@ pub trait Health: Send + Sync + 'static {
     /// # Errors
     /// The reason, as the answer's text.
     fn ready(&self) -> Result<(), String>;
-}
-
-/// Takes the address; a port of 0 lets the system choose.
-///
-/// # Errors
-/// If the address cannot be bound.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 /// Serves until dropped.

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use eviction_core::explain::explain_rank;
-use eviction_core::pod::PodName;
-use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, RankingRecord, ThresholdRecord};
+use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
@@ -133,11 +132,14 @@ impl Live {
         let ranking = sample.ranking(signal);
         let ranks: Vec<_> = ranking.ranks().collect();
         let place = match pod {
-            Some(asked) => ranking.candidates.iter().position(|it| is_named(&it.pod, asked)),
+            Some(asked) => ranking.candidates.iter().position(|it| it.pod.matches(asked)),
             None => (!ranking.candidates.is_empty())
                 .then(|| ranks.iter().position(|it| *it == Some(1)).unwrap_or(0)),
         };
-        let Some(place) = place else { return Err(NoAnswer::NoSuchPod(nearest(&ranking, pod))) };
+        let Some(place) = place else {
+            let names = ranking.candidates.iter().map(|it| it.pod.to_string());
+            return Err(NoAnswer::NoSuchPod(nearest_name(pod.unwrap_or_default(), names)));
+        };
         Ok(Explanation {
             signal,
             at: clock.shown(ranking.at),
@@ -149,21 +151,15 @@ impl Live {
     }
 }
 
-/// With a namespace both must fit, without one the name alone.
-fn is_named(pod: &PodName, asked: &str) -> bool {
-    match asked.split_once('/') {
-        Some((namespace, name)) => *pod.namespace == *namespace && *pod.name == *name,
-        None => *pod.name == *asked,
-    }
-}
-
-fn nearest(ranking: &RankingRecord, asked: Option<&str>) -> Option<String> {
-    let names = ranking.candidates.iter().map(|it| format!("{}/{}", it.pod.namespace, it.pod.name));
+/// The name that is most like the one asked for. Names are `namespace/name`; without a namespace the names alone count.
+pub(crate) fn nearest_name(asked: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let asked = asked.to_lowercase();
     let likeness = |name: &String| {
         let bare = name.split_once('/').map_or(&**name, |(_, bare)| bare);
-        asked.map_or(0.0, |asked| strsim::jaro_winkler(asked, if asked.contains('/') { name } else { bare }))
+        let name = if asked.contains('/') { name } else { bare };
+        strsim::jaro_winkler(&asked, &name.to_lowercase())
     };
-    names.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+    names.max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
 }
 
 /// So many lines are kept, of so many bytes together.

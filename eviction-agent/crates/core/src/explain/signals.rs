@@ -64,7 +64,7 @@ fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>
 
 /// `hard 1Gi`, `soft 10% (1.5Gi)`.
 fn named(threshold: &ThresholdRecord) -> String {
-    let kind = if threshold.is_hard() { "hard" } else { "soft" };
+    let kind = threshold.kind();
     let resource = threshold.signal.resource();
     let configured = quantity(resource, &threshold.configured);
     match &threshold.quantity {

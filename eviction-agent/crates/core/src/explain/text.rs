@@ -63,7 +63,7 @@ pub(super) fn clock(time: Timestamp, today: Timestamp) -> String {
 
 /// `namespace/name`.
 pub(super) fn pod(name: &PodName) -> String {
-    printable(&format!("{}/{}", name.namespace, name.name))
+    printable(&name.to_string())
 }
 
 /// A text from outside, with nothing in it that a terminal would obey.

@@ -67,6 +67,11 @@ impl Threshold {
     pub fn is_hard(&self) -> bool {
         self.grace_period == GoDuration::ZERO
     }
+
+    /// `hard` or `soft`.
+    pub fn kind(&self) -> &'static str {
+        if self.is_hard() { "hard" } else { "soft" }
+    }
 }
 
 /// The kubelet's feature gates that change a decision.

@@ -126,6 +126,11 @@ impl ThresholdRecord {
         self.grace_period == GoDuration::ZERO
     }
 
+    /// `hard` or `soft`.
+    pub fn kind(&self) -> &'static str {
+        if self.is_hard() { "hard" } else { "soft" }
+    }
+
     /// Those that count in this evaluation, and replaced ones that still hold.
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
         let state = |index: u8| evaluation.met.iter().find(|met| met.threshold == index);

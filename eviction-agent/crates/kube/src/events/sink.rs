@@ -68,11 +68,10 @@ impl EventSink {
 
     /// A threshold is met, or no longer: an Event of the node.
     pub fn threshold(&self, threshold: &ThresholdRecord, is_met: bool, note: &str, at: Timestamp) {
-        let kind = if threshold.is_hard() { "hard" } else { "soft" };
         self.record(Occurrence {
             reason: if is_met { Reason::ThresholdMet } else { Reason::ThresholdCleared },
             regarding: self.node.clone(),
-            part: format!("{}/{kind}", threshold.signal.name()).into(),
+            part: format!("{}/{}", threshold.signal.name(), threshold.kind()).into(),
             at,
             note: note.into(),
             annotations: BTreeMap::new(),
