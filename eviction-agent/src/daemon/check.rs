@@ -67,7 +67,7 @@ pub fn check(
                     Err(failure) => problems.extend(failure.into_causes()),
                 }
             }
-            // With `cluster` it is asked below, and for more.
+            // With `cluster` it is checked below.
             if cluster.is_none() && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
@@ -92,11 +92,11 @@ pub fn check(
             (None, None)
         }
     };
-    let (mut figures, hidden) = root.as_ref().map(look).unwrap_or_default();
+    let (mut values, hidden) = root.as_ref().map(read_tree).unwrap_or_default();
     problems.extend(hidden);
     let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
     let file_systems = NodeFileSystems::find(&host, disks, whole_machine);
-    figures.extend(file_systems.info());
+    values.extend(file_systems.info());
     let runtime = crate::daemon::start_runtime()?;
     let mut pods_source = None;
     if let Some(cluster) = cluster {
@@ -112,7 +112,7 @@ pub fn check(
     problems.extend(required.map(|fact| format!("{}: {}", fact.name, fact.found)));
     let sources = {
         let _inside = runtime.enter();
-        sources(selection, file_systems.hooked_types(), root.as_ref(), figures)
+        sources(selection, file_systems.hooked_types(), root.as_ref(), values)
     };
     problems.extend(
         startup::missing_backend(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
@@ -131,14 +131,14 @@ fn sources(
     choice: &BackendSelection,
     disks: Vec<String>,
     root: Option<&NodeRoot>,
-    figures: Vec<BackendInfo>,
+    values: Vec<BackendInfo>,
 ) -> Vec<BackendInfo> {
     let options = LoadOptions { choice: choice.clone(), disks, ..LoadOptions::default() };
     let mut sources = MemoryNotifier::probe(&options, root);
-    // On a thread of its own, since there is no way back for an ordinary user.
+    // On a thread of its own, since an ordinary user cannot undo it.
     sources
         .extend(std::thread::spawn(move || realtime::prepare(&options.choice)).join().into_iter().flatten());
-    sources.extend(figures);
+    sources.extend(values);
     sources
 }
 
@@ -150,8 +150,8 @@ fn pods_problem(path: &Path) -> Option<String> {
     }
 }
 
-/// Looks at the tree as a start does: the sources of figures, and what is wrong with the tree.
-fn look(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
+/// Reads the tree as a start does. Returns the sources of values, and what is wrong with the tree.
+fn read_tree(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
     let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
     match Sampler::new(root.clone(), &options, |_| false) {
         Err(error) => (Vec::new(), Some(chain(&error))),

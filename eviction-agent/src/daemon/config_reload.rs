@@ -1,5 +1,5 @@
-//! The configuration, read anew when the agent is told to (SIGHUP), when its file is changed, and when
-//! the kubelet may say something else; and saved once it is in force.
+//! Reads the configuration again at SIGHUP, when its file changes, and now and then from the kubelet; and saves it once it is
+//! in force.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,27 +21,26 @@ use eviction_node::file_watch::FileWatch;
 /// Why the configuration is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReloadReason {
-    /// The agent was told to.
-    Told,
+    /// SIGHUP.
+    Signal,
     /// Its file was changed.
     Changed,
-    /// The kubelet may say something else by now.
-    Asked,
+    /// The configuration of the kubelet may have changed.
+    Kubelet,
 }
 
-/// So often the kubelet is asked again what it runs with: it says something new only after it was
-/// started again.
+/// How often the configuration of the kubelet is requested: it changes only when the kubelet is restarted.
 const ASK_AGAIN: Duration = Duration::from_secs(600);
-/// So often where it did not answer.
+/// How often while the kubelet does not respond.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// What was read last, to be held against what is read next.
+/// The parts of the last configuration that the next one is compared with.
 fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
     let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
     (policy.clone(), *profile, service.clone())
 }
 
-/// When the kubelet is asked again, if it is asked at all.
+/// When the configuration of the kubelet is requested again, if it is at all.
 fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
     let pause = if kubelet.is_stand_in { TRY_AGAIN } else { ASK_AGAIN };
     kubelet.is_asked.then(|| Instant::now() + pause)
@@ -50,14 +49,14 @@ fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
 /// The file in a state directory.
 const CONFIG_FILE: &str = "config.json";
 
-/// The configuration in force, kept over a restart: what a start brings along may be a change as well, and
-/// one that reaches every node at the same time. Unlike the state it outlives the boot.
+/// The configuration in force, persisted over a restart: a start may bring a change as well, and one that reaches every node
+/// at the same time. Unlike the state it outlives the boot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SavedConfig {
     profile: Profile,
     policy: Policy,
-    /// What the kubelet reported of itself, if that counts.
+    /// The last response of the kubelet, if that is the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) configz: Option<Effective>,
 }
@@ -68,7 +67,7 @@ impl SavedConfig {
         Self { profile: *profile, policy: policy.clone(), configz: kubelet.effective.clone() }
     }
 
-    /// Reads what the former agent has saved; nothing if that is nothing.
+    /// Reads the file of the agent before; `None` without one.
     ///
     /// # Errors
     /// The file and the cause, if it cannot be used.
@@ -88,15 +87,15 @@ pub(crate) struct Reload {
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    /// What was read last; nothing after something was wrong with it.
+    /// The last configuration; `None` after an invalid one.
     known: Option<(Policy, Profile, Service)>,
     ask_again: Option<Instant>,
-    /// The kubelet did not answer when it was asked last.
+    /// The kubelet did not respond to the last request.
     is_silent: bool,
     state_dir: Option<PathBuf>,
     /// What takes effect at a start alone, as it was then.
     service: Service,
-    /// Proposed and not said yet.
+    /// The configuration of the files at the start, which is to be proposed.
     unsaid: Option<Configuration>,
     /// What was proposed last.
     proposed: Option<Configuration>,
@@ -130,7 +129,7 @@ impl Reload {
             unsaid: None,
             proposed: None,
         };
-        it.heard(&configured.kubelet);
+        it.note_source(&configured.kubelet);
         Ok(match it.former(&configured, accept) {
             Some(former) => {
                 it.unsaid = Some(configured);
@@ -179,18 +178,18 @@ impl Reload {
             match read {
                 Ok(Ok(configuration)) => {
                     let was_silent = self.is_silent;
-                    self.heard(&configuration.kubelet);
+                    self.note_source(&configuration.kubelet);
                     let known = Some(baseline(&configuration));
                     let is_news = std::mem::replace(&mut self.known, known) != self.known;
-                    // Who tells it to read wants to hear of it in any case.
-                    if is_news || why == ReloadReason::Told {
+                    // After SIGHUP the result is reported in any case.
+                    if is_news || why == ReloadReason::Signal {
                         return Ok(self.propose(configuration));
                     }
                     if self.is_silent && !was_silent {
                         configuration.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
                     }
                 }
-                Ok(Err(failure)) if why == ReloadReason::Asked => {
+                Ok(Err(failure)) if why == ReloadReason::Kubelet => {
                     self.ask_again = Some(Instant::now() + TRY_AGAIN);
                     for cause in failure.into_causes() {
                         tracing::warn!(cause, "the kubelet's configuration stays as it was");
@@ -205,8 +204,8 @@ impl Reload {
         }
     }
 
-    /// What the kubelet said counts until it says something else; its silence changes nothing.
-    fn heard(&mut self, kubelet: &KubeletSaid) {
+    /// Notes the source of the settings of the kubelet. Its last response counts until there is another one.
+    fn note_source(&mut self, kubelet: &KubeletSaid) {
         self.ask_again = ask_again(kubelet);
         self.is_silent = kubelet.is_stand_in;
         if let Some(effective) = &kubelet.effective {
@@ -224,9 +223,9 @@ impl Reload {
             }
         };
         tokio::select! {
-            Some(()) = hangup.recv() => ReloadReason::Told,
+            Some(()) = hangup.recv() => ReloadReason::Signal,
             () = watch.changed() => ReloadReason::Changed,
-            () = asked => ReloadReason::Asked,
+            () = asked => ReloadReason::Kubelet,
             else => std::future::pending().await,
         }
     }
@@ -257,10 +256,10 @@ fn save(state_dir: &Path, in_force: &Configuration) {
     }
 }
 
-/// Where an agent on the host's network finds it.
+/// Where an agent on the host's network finds the kubelet.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Who asks, and on which node.
+/// The credentials and the node of the requests to the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// Kubeconfig; absent: the pod's service account.
@@ -271,10 +270,10 @@ pub struct Caller {
     pub node_ip: Option<String>,
 }
 
-/// What the kubelet says of its own configuration. Blocks; not to be called on a runtime's thread.
+/// Requests the configuration of the kubelet. Blocks; not to be called on a runtime's thread.
 ///
 /// # Errors
-/// Why it does not, with what can be done about it.
+/// Why there is none, with what can be done about it.
 pub(crate) fn read(caller: &Caller, configz: &Configz) -> Result<Effective, Failure> {
     let runtime = crate::daemon::start_runtime()?;
     runtime.block_on(ask(caller, configz))

@@ -31,11 +31,11 @@ pub struct ConfigurationFiles {
     pub kubelet: Option<PathBuf>,
     /// Folder with drop-in files over it.
     pub kubelet_drop_ins: Option<PathBuf>,
-    /// Whether and how the kubelet itself is asked, in the place of what the AgentConfiguration says.
+    /// How `/configz` of the kubelet is requested, in the place of that of the AgentConfiguration.
     pub configz: AskConfigz,
-    /// Who asks it.
+    /// The credentials for it.
     pub caller: Caller,
-    /// What it reported last, to this agent or the one before.
+    /// Its last response, to this agent or the one before.
     pub last_heard: Option<Effective>,
     /// AgentConfiguration; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
@@ -55,12 +55,12 @@ pub struct ConfigurationFiles {
     pub node: NodeFacts,
 }
 
-/// What the command line says of asking the kubelet.
+/// The options about `/configz` of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AskConfigz {
-    /// It is to be asked, whatever the source is in the file.
+    /// It is the source of thresholds, whatever the file has.
     pub ask: bool,
-    /// File with those who vouch for its serving certificate.
+    /// File with the CA certificates of its serving certificate.
     pub certificate_authority: Option<PathBuf>,
     /// Any certificate will do.
     pub insecure: bool,

@@ -1,4 +1,4 @@
-//! Ends of containers as the pods' statuses tell them.
+//! Terminations of containers as the pods' statuses report them.
 
 use std::collections::BTreeSet;
 
@@ -15,27 +15,27 @@ const EVICTED: &str = "Evicted";
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// Which ends were told.
+/// The terminations that were reported.
 #[derive(Debug)]
 pub(crate) struct ContainerStatusTracker {
-    /// What ended before the agent came is none of its story.
+    /// Terminations before the start of the agent are not reported.
     since: Timestamp,
-    told: BTreeSet<Key>,
+    reported: BTreeSet<Key>,
 }
 
-/// An end: the pod, the container's instance, and whether the pod was known to be evicted.
+/// A termination: the pod, the container's instance, and whether the pod was known to be evicted.
 type Key = (Box<str>, Box<str>, bool);
 
 impl ContainerStatusTracker {
     pub(crate) fn new(now: Timestamp) -> Self {
         // The API keeps whole seconds.
         let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        Self { since, told: BTreeSet::new() }
+        Self { since, reported: BTreeSet::new() }
     }
 
-    /// The ends that are told by these pods and were not told by those before.
+    /// The terminations in the statuses of these pods that were not reported before.
     pub(crate) fn update(&mut self, pod_index: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
-        let before = std::mem::take(&mut self.told);
+        let before = std::mem::take(&mut self.reported);
         let mut ends = Vec::new();
         for known in pod_index.known() {
             let pod = &known.pod;
@@ -49,7 +49,7 @@ impl ContainerStatusTracker {
                 if !before.contains(&key) {
                     ends.push(ContainerEnded { at: finished_at, ..record(pod, end, evicted) });
                 }
-                self.told.insert(key);
+                self.reported.insert(key);
             }
         }
         ends
@@ -72,7 +72,7 @@ fn record(pod: &Pod, end: &ContainerEnd, evicted: Option<Option<Timestamp>>) -> 
     }
 }
 
-/// When the kubelet said that it would end the pod.
+/// When the kubelet began to evict the pod.
 fn evicted_at(pod: &Pod) -> Option<Timestamp> {
     let by_kubelet =
         |it: &&PodCondition| &*it.kind == DISRUPTION_TARGET && &*it.reason == TERMINATION_BY_KUBELET;

@@ -1,7 +1,6 @@
-//! Groups with a memory limit of their own: what is armed on them, and which are near it.
+//! Cgroups with a memory limit: the kernel thresholds on them, and which of them are near their limit.
 //!
-//! Nothing is decided by it. A kill at a limit is the kernel's own affair; but that it comes can be
-//! seen, and told, before.
+//! Nothing is decided by it. The kernel kills at a limit; the agent reports beforehand that the limit is near.
 
 mod watch;
 
@@ -25,20 +24,20 @@ pub(crate) const OWNERS: [LimitScope; 4] =
 /// For each of [`OWNERS`]: how many limits are watched, on how many cgroups a threshold is set, and how many are near.
 pub(crate) type LimitCounts = [[i64; 3]; OWNERS.len()];
 
-/// The groups, by their ids.
+/// The cgroups, by their ids.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// How near a limit is told of, in percent of it.
+    /// How near a limit is reported, in percent of it.
     near_percent: u8,
     watches: Vec<LimitWatch>,
     spare: Vec<LimitWatch>,
-    /// Each is a wake-up and a read of one group; many may come to their limits together. What is beyond is armed again later.
+    /// Each takes a wakeup and a read of one cgroup; many may come to their limits together. The others are sampled later.
     wakes: TokenBucket<20, 64>,
-    /// How many are to be looked at, at the most.
+    /// An upper bound of how many are to be sampled.
     fired: usize,
-    /// How many there are that usage tells nothing of.
+    /// How many there are whose usage does not show that the limit comes near.
     blind: usize,
-    /// Which programs know what is armed.
+    /// The programs in which thresholds are set.
     programs: u32,
 }
 
@@ -56,9 +55,8 @@ impl Limits {
         }
     }
 
-    /// Takes over the groups of a tree that was just read. Those that are gone, or have no limit any
-    /// more, are handed to `disarm`; new ones are to be looked at. No limit of the node's own group
-    /// is watched, and none that the node's memory does not reach.
+    /// Follows a tree that was just read. Cgroups that are gone, or have no limit any more, are passed to `disarm`; new
+    /// ones are to be sampled. The limit of the node's own cgroup is not watched, nor one above the node's memory.
     pub(crate) fn adopt(&mut self, sampler: &Sampler, memory: u64, mut disarm: impl FnMut(u64)) {
         let node = sampler.tree().groups().first().map(|group| group.id);
         let limit = |id| match sampler.group(id)?.hard_limit {
@@ -77,7 +75,7 @@ impl Limits {
         // There are two of them while the kubelet's driver is being changed, but never with one id.
         self.watches.dedup_by_key(|watch| watch.id);
         for watch in &before {
-            // Also what has fired: the right to do so is kept until it is armed again.
+            // Also one that has fired: its fire token is kept until the threshold is set again.
             if self.find(watch.id).is_none() {
                 disarm(watch.id);
             }
@@ -87,22 +85,21 @@ impl Limits {
         self.recount();
     }
 
-    /// Other programs are loaded, which know nothing of what was armed.
+    /// Other programs are loaded, in which no threshold is set.
     pub(crate) fn follow(&mut self, programs: u32) {
         if std::mem::replace(&mut self.programs, programs) != programs {
             self.watches.iter_mut().for_each(LimitWatch::is_disarmed);
         }
     }
 
-    /// The kernel told of a crossing. False if it is of no arming that stands.
+    /// The kernel reported a crossing. False if it is not of a present threshold.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
         let fired = self.find_mut(crossed.level_id).is_some_and(|watch| watch.fire(crossed));
         self.fired += usize::from(fired);
         fired
     }
 
-    /// A group that is to be looked at now, as often as that may be; with the kernel's stamp, if it
-    /// told of it.
+    /// A cgroup that is to be sampled now, within the rate limit; with the kernel's timestamp, if it reported the crossing.
     pub(crate) fn next(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
         if self.fired == 0 && self.blind == 0 {
             return None;
@@ -112,7 +109,7 @@ impl Limits {
             self.recount();
             return None;
         };
-        self.wakes.take(now_ns).then(|| (watch.id, watch.is_looked_at(now_ns)))
+        self.wakes.take(now_ns).then(|| (watch.id, watch.note_sample(now_ns)))
     }
 
     /// In how many nanoseconds there is one.
@@ -124,7 +121,7 @@ impl Limits {
         Some(due.max(self.wakes.next_ns(now_ns)).saturating_sub(now_ns))
     }
 
-    /// The group with this id.
+    /// The cgroup with this id.
     pub(crate) fn find(&self, id: u64) -> Option<&LimitWatch> {
         let at = self.watches.binary_search_by_key(&id, |watch| watch.id).ok()?;
         self.watches.get(at)
@@ -135,7 +132,7 @@ impl Limits {
         self.watches.get_mut(at)
     }
 
-    /// The id of the n-th group.
+    /// The id of the n-th cgroup.
     pub(crate) fn nth(&self, nth: usize) -> Option<u64> {
         self.watches.get(nth).map(|watch| watch.id)
     }
@@ -152,14 +149,14 @@ impl Limits {
         counts
     }
 
-    /// Counts those that are to be looked at.
+    /// Counts those that are to be sampled.
     pub(crate) fn recount(&mut self) {
         self.fired = self.watches.iter().filter(|watch| watch.has_fired()).count();
         self.blind = self.watches.iter().filter(|watch| watch.is_blind).count();
     }
 }
 
-/// All groups that may have a limit, and what each is.
+/// All cgroups that may have a limit, each with its scope.
 fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
     let above = pods.pods_root.map(|id| (id, LimitScope::Kubepods)).into_iter();
     let classes = pods.qos.iter().map(|(_, id)| (*id, LimitScope::Qos));
@@ -170,7 +167,7 @@ fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
     above.chain(classes).chain(of_pods)
 }
 
-/// Usage and working set of a sample, and the limit; nothing where one of them is not known.
+/// Usage and working set of a sample, and the limit; `None` where one of them is not known.
 pub(crate) fn figures(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
     let (Reading::Known(usage), Reading::Known(working_set), Limit::At(limit)) =
         (sample.usage, sample.working_set, sample.hard_limit)

@@ -1,4 +1,4 @@
-//! Where the pods come from, as rosters.
+//! The source of the pods: a file or the API server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use eviction_node::pods_file::{FileChange, PodsFile};
 
 use eviction_node::pod_index::PodIndex;
 
-/// What tells which pods the node has.
+/// Where the pods of the node come from.
 pub(crate) enum PodSource {
     /// Nothing: pods are not known.
     Nothing,
@@ -28,7 +28,7 @@ pub(crate) enum PodSource {
     Watch(WatchedPods),
 }
 
-/// A file of pods, and by which policy they are looked at.
+/// A file of pods, and the policy that applies to them.
 pub(crate) struct File {
     file: PodsFile<Vec<Pod>, PodErrors>,
     policy: Policy,
@@ -49,13 +49,13 @@ impl PodSource {
         (Self::Watch(WatchedPods { pods, pending: false, announce: true }), index)
     }
 
-    /// Waits for the next change: a new roster, or why there is none, which is counted and logged.
-    /// For ever where nothing tells.
+    /// Waits for the next change: a new index, or why there is none, which is counted and logged.
+    /// For ever without a source.
     pub(crate) async fn changed(&mut self, metrics: &Metrics) -> Result<PodIndex, String> {
         match self {
             Self::Nothing => std::future::pending().await,
-            Self::File(given) => match given.file.changed().await {
-                FileChange::New(pods) => Ok(pod_index(pods, &given.policy)),
+            Self::File(source) => match source.file.changed().await {
+                FileChange::New(pods) => Ok(pod_index(pods, &source.policy)),
                 FileChange::Invalid(error) => {
                     let error = chain(&error);
                     metrics.pods_file_errors.inc();

@@ -1,7 +1,6 @@
-//! What the thread of the control loop asks of the kernel, so that it runs while the node does not: a place
-//! before all ordinary threads, memory that stays, and not to be the one that is killed.
+//! Real-time priority, locked memory and OOM protection for the control loop, so that it runs while the node does not.
 //!
-//! Each wish may be refused; what came of it is reported like the backend of a source.
+//! Each of them may be refused; the result is reported like the backend of a source.
 
 use std::io;
 use std::path::Path;
@@ -17,12 +16,11 @@ use eviction_node::backend::BackendSelection;
 /// Above every ordinary thread, below every other that asks for real time.
 const FIFO_PRIORITY: libc::c_int = 1;
 
-/// A thread before all others that runs away would take a CPU from the node: after so long
-/// without waiting the kernel sends SIGXCPU (RLIMIT_RTTIME), and it becomes an ordinary one. A
-/// look at a tree of 50,000 groups takes a good part of it.
+/// A real-time thread that runs away would take a CPU from the node: after so long without waiting the kernel sends SIGXCPU
+/// (RLIMIT_RTTIME), and it becomes an ordinary one. A sample of 50,000 cgroups takes a good part of it.
 const LONGEST_RUN_US: u64 = 1_000_000;
 
-/// The kernel's own figure for what must live, as the kubelet has it for itself.
+/// The value that the kubelet has for itself.
 const OOM_SCORE_ADJ: &str = "-999";
 
 /// Backends of the control loop thread, the best first.
@@ -31,8 +29,8 @@ const NICE: &str = "nice -20";
 /// Both.
 pub(crate) const BACKENDS: [&str; 2] = [FIFO, NICE];
 
-/// Lets go of programs or triggers on an ordinary thread: the kernel waits until nobody uses them
-/// any more, for tenths of a second at worst (`synchronize_rcu`), and whoever reacts must not.
+/// Drops programs or triggers on an ordinary thread: the kernel waits until no CPU uses them any more, for tenths of a
+/// second at worst (`synchronize_rcu`), and the control loop must not wait.
 pub(crate) fn let_go(of: impl Send + 'static) {
     let thread = std::thread::Builder::new().name("detach".to_owned());
     if let Err(error) = thread.spawn(move || drop(of)) {
@@ -40,8 +38,8 @@ pub(crate) fn let_go(of: impl Send + 'static) {
     }
 }
 
-/// Asks for all of it for the calling thread and its process, by the backends that may be used. What
-/// it spawns is ordinary.
+/// Requests all of it for the calling thread and its process, by the backends that may be used. Threads that it spawns are
+/// ordinary ones.
 pub(crate) fn prepare(choice: &BackendSelection) -> [BackendInfo; 3] {
     let mut locked = lock();
     if let Err(error) = touch_code() {
@@ -68,7 +66,7 @@ fn touch_code() -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// Touches as much of the stack as a turn takes, so that no page of it is missing when it matters.
+/// Touches as much of the stack as an iteration takes, so that no page of it is missing when it matters.
 #[inline(never)]
 fn touch_stack() {
     const DEEP: usize = 256 << 10;
@@ -120,8 +118,8 @@ fn next(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
     if let Some(why) = denied {
         return BackendInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {why}"));
     }
-    // Niceness counts among ordinary threads, and who starts the agent may have made it another:
-    // if it must stay one, the next call says nothing of it.
+    // Niceness counts among ordinary threads, and the agent may have been started with another scheduling class. If
+    // that cannot be changed, the next call has no effect.
     let _ = set_scheduler(thread, libc::SCHED_OTHER, 0);
     // Linux sets the priority of one thread where POSIX means the process.
     match setpriority_process(Some(thread), -20) {
@@ -130,8 +128,8 @@ fn next(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
     }
 }
 
-/// Whose refusal it is. With RT_GROUP_SCHED a group of the version 1 cpu controller has no real
-/// time unless somebody gives it some, and pods get none.
+/// The reason of a refusal. With RT_GROUP_SCHED a cgroup of the v1 cpu controller has no real time unless it is configured,
+/// and pods have none.
 fn refusal(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) if group_has_no_real_time() => {

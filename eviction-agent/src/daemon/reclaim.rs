@@ -27,7 +27,7 @@ use eviction_node::pod_index::PodIndex;
 
 /// The longest that an attempt may take.
 pub(crate) const WITHIN: Duration = Duration::from_secs(10);
-/// How often is looked which images are in use.
+/// How often the images in use are observed.
 const OBSERVE: Duration = Duration::from_secs(30);
 /// Nothing it does is deep.
 const STACK: usize = 512 << 10;

@@ -57,7 +57,7 @@ use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::recorder::RecordingQueue;
 use crate::telemetry::{event_log, line_writer};
 
-/// Steps of evictions that wait for the loop; it takes them at once.
+/// Steps of evictions that wait for the control loop, which takes them at once.
 const RESULTS: usize = 64;
 
 /// A configuration is written in several steps, and nothing waits for it.
@@ -99,7 +99,7 @@ impl Plan {
         SignalFiles::of(&self.root, &self.host.proc)
     }
 
-    /// Where to read what the machine keeps free, if somebody wants to know: `/proc` of the host.
+    /// Where to read the watermarks of the machine, if kernel kill needs them: `/proc` of the host.
     pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
         (self.load.kernel_kill && self.root.whole_machine).then(|| self.host.proc.clone())
     }
@@ -118,7 +118,7 @@ pub(crate) struct Ready {
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
     let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_SETTLE);
     let configuration = options.configuration.load()?;
-    // What is remembered is what was decided by; how to serve is what the files say now.
+    // The saved configuration has the policy; the service settings are those of the files.
     let service = configuration.service.clone();
     let (action, eviction_requests) = (service.action, service.eviction_requests);
     let state_dir = options.state_dir(action);
@@ -131,7 +131,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let (results, eviction_results) = mpsc::channel(RESULTS);
-    // One client for all requests: what it keeps warm serves each of them.
+    // One client for all requests: they share its connection.
     let connects = action.asks_server() || options.cluster.is_some();
     let observer = cluster::observer(Arc::clone(metrics));
     let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref(), observer)).transpose()?;
@@ -187,7 +187,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     Ok((plan, reload))
 }
 
-/// The group that stands for the node, which must be there.
+/// The cgroup of the node, which must exist.
 pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, Failure> {
     let hierarchies = Hierarchies::discover(host)
         .map_err(|error| Failure::because("find the cgroup hierarchies", &error))?;
@@ -195,7 +195,7 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
         .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
 }
 
-/// Where the loop tells what it does.
+/// Where the control loop publishes what it does.
 pub(crate) struct TelemetryOutputs {
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
@@ -220,9 +220,9 @@ pub(crate) fn run_control_loop(
         sources.extend(realtime::prepare(&choice));
         missing_backend(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
-        // From here on it is looked after; all that was loaded until now is no turn.
+        // From here on the watchdog watches; the time until now is no iteration.
         control_loop.heartbeat.turn(mono_ns());
-        // Nobody waits any more when the main thread is ending already.
+        // The receiver is gone when the main thread is ending already.
         let capacity = control_loop.node_sampler.capacity();
         drop(ready.send(Ready { sources, capacity, thread: realtime::this() }));
         control_loop.run(commands).await
@@ -292,7 +292,7 @@ pub(crate) fn build(
     if let Some(former) = plan.former {
         control_loop.recall(former);
     }
-    // What of it takes long is done before the first turn.
+    // What of it takes long is done before the first iteration.
     control_loop.watch_containers();
     Ok((control_loop, sources))
 }

@@ -1,7 +1,7 @@
 //! Watches the control loop from the main thread, and reports a loop that has stopped.
 //!
-//! At each turn the loop says by when it will show itself again. Nothing is asked of it when it
-//! does not, since it could not answer.
+//! In each iteration the loop stores by when the next one begins. The watchdog only reads that: a loop that has stopped
+//! could not respond.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,18 +18,17 @@ use eviction_node::clock::mono_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// How long one turn may take: a look at 50,000 groups takes a good part of a second.
+/// How long one iteration may take: a sample of 50,000 cgroups takes a good part of a second.
 const LONGEST_TURN_NS: u64 = 2 * SECOND_NS;
 
-/// What it may be late by before that is no chance on a node that has no CPU to give.
+/// How late it may be on a node without a free CPU.
 const ALLOWANCE_NS: u64 = 2 * SECOND_NS;
 
-/// How often it is looked at while all is well, at most and at least.
+/// How often it is checked while all is well, at most and at least.
 const SOONEST: Duration = Duration::from_secs(5);
 const LATEST: Duration = Duration::from_secs(10);
 
-/// By when the loop shows itself again, nanoseconds of CLOCK_MONOTONIC. Written by the loop, read
-/// by everybody.
+/// By when the next iteration of the loop begins, nanoseconds of CLOCK_MONOTONIC. Written by the loop alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Heartbeat(Arc<AtomicU64>);
 
@@ -39,24 +38,24 @@ impl Heartbeat {
         Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(LONGEST_TURN_NS))))
     }
 
-    /// A turn begins.
+    /// An iteration begins.
     pub(crate) fn turn(&self, now_ns: u64) {
         self.0.store(now_ns.saturating_add(LONGEST_TURN_NS), Ordering::Relaxed);
     }
 
-    /// A turn has ended; the timer is set for the next.
+    /// An iteration has ended; the timer is set for the next.
     pub(crate) fn rest(&self, due_ns: u64) {
         self.0.store(due_ns, Ordering::Relaxed);
     }
 
-    /// How long the loop has been missing, once it is beyond what may happen.
+    /// How late the loop is, once that is more than it may be.
     pub(crate) fn missing_ns(&self, now_ns: u64) -> Option<u64> {
         let missing = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
         (missing > ALLOWANCE_NS).then_some(missing)
     }
 
-    /// When it is worth asking again.
-    fn next_look(&self, now_ns: u64) -> Duration {
+    /// In what time to check again.
+    fn next_check(&self, now_ns: u64) -> Duration {
         let expected = self.0.load(Ordering::Relaxed).saturating_add(ALLOWANCE_NS);
         Duration::from_nanos(expected.saturating_sub(now_ns)).clamp(SOONEST, LATEST)
     }
@@ -66,7 +65,7 @@ impl Heartbeat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallChange {
     Stalled { missing_ns: u64 },
-    Turns { missed_ns: u64 },
+    Resumed { missed_ns: u64 },
 }
 
 /// What was reported.
@@ -77,9 +76,9 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// One look. A watchdog that was itself held up (a process that was stopped, a machine that
-    /// was frozen) accuses nobody before its next look.
-    fn look(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<StallChange> {
+    /// Checks once. A watchdog that was itself held up (a process that was stopped, a machine that was frozen) reports no
+    /// stall before its next check.
+    fn check(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<StallChange> {
         let held_up = self.due_ns != 0 && now_ns > self.due_ns.saturating_add(SECOND_NS);
         self.due_ns = now_ns.saturating_add(nanos(next));
         match (missing_ns, self.stalled_since_ns) {
@@ -90,7 +89,7 @@ impl Watchdog {
             }
             (None, Some(since_ns)) => {
                 self.stalled_since_ns = None;
-                Some(StallChange::Turns { missed_ns: now_ns.saturating_sub(since_ns) })
+                Some(StallChange::Resumed { missed_ns: now_ns.saturating_sub(since_ns) })
             }
             (Some(_), Some(_)) | (None, None) => None,
         }
@@ -109,13 +108,13 @@ pub(crate) async fn watch(
     let mut watchdog = Watchdog::default();
     loop {
         let now_ns = mono_ns();
-        let next = heartbeat.next_look(now_ns);
+        let next = heartbeat.next_check(now_ns);
         let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));
         let missing_ns = heartbeat.missing_ns(now_ns);
         if missing_ns.is_none() {
             manager.notify(Notification::Watchdog);
         }
-        match watchdog.look(now_ns, missing_ns, next) {
+        match watchdog.check(now_ns, missing_ns, next) {
             Some(StallChange::Stalled { missing_ns }) => {
                 metrics.loop_stalled.set(1);
                 metrics.loop_stalls.inc();
@@ -128,7 +127,7 @@ pub(crate) async fn watch(
                     "the control loop has stopped: this node is not watched"
                 );
             }
-            Some(StallChange::Turns { missed_ns }) => {
+            Some(StallChange::Resumed { missed_ns }) => {
                 metrics.loop_stalled.set(0);
                 tracing::warn!(seconds = missed_ns / SECOND_NS, "the control loop runs again");
             }
@@ -178,36 +177,36 @@ mod tests {
     fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
         let heartbeat = Heartbeat::new();
         heartbeat.rest(100 * SECOND_NS + 1);
-        assert_eq!(heartbeat.next_look(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
-        assert_eq!(heartbeat.next_look(200 * SECOND_NS), SOONEST);
+        assert_eq!(heartbeat.next_check(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
+        assert_eq!(heartbeat.next_check(200 * SECOND_NS), SOONEST);
         heartbeat.rest(110 * SECOND_NS);
-        assert_eq!(heartbeat.next_look(100 * SECOND_NS), LATEST);
+        assert_eq!(heartbeat.next_check(100 * SECOND_NS), LATEST);
     }
 
     #[test]
     fn a_stall_is_reported_once_and_so_is_its_end() {
         let mut watchdog = Watchdog::default();
-        let mut look = |second: u64, missing: Option<u64>| {
-            watchdog.look(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
+        let mut check = |second: u64, missing: Option<u64>| {
+            watchdog.check(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
         };
-        assert_eq!(look(10, None), None);
-        assert_eq!(look(11, Some(3)), Some(StallChange::Stalled { missing_ns: 3 * SECOND_NS }));
-        assert_eq!(look(12, Some(4)), None);
-        assert_eq!(look(13, None), Some(StallChange::Turns { missed_ns: 5 * SECOND_NS }));
-        assert_eq!(look(14, None), None);
+        assert_eq!(check(10, None), None);
+        assert_eq!(check(11, Some(3)), Some(StallChange::Stalled { missing_ns: 3 * SECOND_NS }));
+        assert_eq!(check(12, Some(4)), None);
+        assert_eq!(check(13, None), Some(StallChange::Resumed { missed_ns: 5 * SECOND_NS }));
+        assert_eq!(check(14, None), None);
     }
 
     #[test]
     fn who_was_held_up_himself_looks_twice() {
         let mut watchdog = Watchdog::default();
-        let mut look = |second: u64, missing: Option<u64>| {
-            watchdog.look(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
+        let mut check = |second: u64, missing: Option<u64>| {
+            watchdog.check(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
         };
-        assert_eq!(look(10, None), None);
-        assert_eq!(look(500, Some(480)), None, "the whole process was stopped");
-        assert_eq!(look(501, None), None);
-        assert_eq!(look(900, Some(380)), None);
-        assert_eq!(look(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
+        assert_eq!(check(10, None), None);
+        assert_eq!(check(500, Some(480)), None, "the whole process was stopped");
+        assert_eq!(check(501, None), None);
+        assert_eq!(check(900, Some(380)), None);
+        assert_eq!(check(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
     }
 
     #[tokio::test]

@@ -154,7 +154,7 @@ impl Cluster {
                 let evictor = evictor.clone();
                 async move { evictor.evict(request).await }
             }));
-            // The store has to be asked for the agent's own node.
+            // A read of the agent's own node needs the store.
             let path = session.map_or(READY.to_owned(), |it| format!("/api/v1/nodes/{}", it.name()));
             let client = client.clone();
             tokio::spawn(async move { client.probe(path).await });
@@ -217,7 +217,7 @@ async fn seed(
     let view = Arc::clone(&*nodes.wait_for(|view| view.synced && !view.objects.is_empty()).await.ok()?);
     let node = view.objects.first()?;
     let seed = InitialConditions::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
-    // Without a control loop nobody needs it.
+    // Without a control loop it is not needed.
     commands.upgrade()?.send(Command::Seed(Box::new(seed))).await.ok()
 }
 

@@ -15,18 +15,18 @@ use crate::error::Failure;
 pub(super) struct Kubelet {
     pub(super) configuration: KubeletConfiguration,
     pub(super) said: KubeletSaid,
-    /// What is not as it was asked for.
+    /// Differences from the configured source.
     pub(super) notes: Vec<String>,
 }
 
 /// Where the kubelet's settings were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KubeletSaid {
-    /// What it says of itself, if that counts.
+    /// The response of the kubelet, if that is the source.
     pub(crate) effective: Option<Effective>,
-    /// It is the kubelet that is to be asked.
+    /// The source is `/configz` of the kubelet.
     pub(crate) is_asked: bool,
-    /// It did not answer, and something else counts instead.
+    /// It did not respond, and something else counts instead.
     pub(crate) is_stand_in: bool,
 }
 

@@ -1,6 +1,6 @@
-//! While the API server cannot be asked: the engine pauses what has to pause, and what was asked for and not answered stays
-//! open until somebody knows. By `eviction.whenAPIServerDown` those pods are killed, or the one that would be evicted is
-//! frozen until the API server is back.
+//! API server outages: the engine pauses evictions that have to wait, and a request without a response stays open until its
+//! result is known. By `eviction.whenAPIServerDown` the pods of such requests are killed, or the one that would be evicted is
+//! frozen until the API server is available again.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub(crate) struct FreezeState {
     pod: Arc<PodName>,
     /// CLOCK_MONOTONIC.
     until_ns: u64,
-    /// `None` once it runs again, and for a dry run.
+    /// `None` once the pod is thawed, and for a dry run.
     frozen: Option<FrozenPod>,
 }
 
 impl ControlLoop {
-    /// Freezes the pod that this decision would have evicted, had the API server been there.
+    /// Freezes the pod that this decision would have evicted if the API server were available.
     pub(super) fn freeze_instead(&mut self, decision: &Decision) {
         let Some(evaluation) = decision.evaluation() else { return };
         let is_frozen = self.freeze.as_ref().is_some_and(|state| state.frozen.is_some());
@@ -43,14 +43,14 @@ impl ControlLoop {
         }
     }
 
-    /// Freezes the pod whose eviction for a hard memory threshold was requested, and that no server has answered for.
+    /// Freezes the pod whose eviction for a hard memory threshold was requested without a response.
     pub(super) fn freeze_unanswered(&mut self) {
         if let Some(it) = self.unanswered().iter().find(|it| it.resource() == Resource::Memory) {
             self.freeze(&it.pod);
         }
     }
 
-    /// Lets the frozen pod go on if its time is over or the reason for it gone.
+    /// Thaws the frozen pod if its time is over or the reason for it gone.
     pub(super) fn review_freeze(&mut self) {
         let Some(state) = &self.freeze else { return };
         let why = if self.state.reach == ApiReachability::Reachable {
@@ -70,7 +70,7 @@ impl ControlLoop {
         self.freeze = None;
     }
 
-    /// When the frozen pod is to go on at the latest: from now, nanoseconds.
+    /// In how many nanoseconds the frozen pod is thawed at the latest.
     pub(super) fn thaw_due_in_ns(&self, now_ns: u64) -> Option<u64> {
         let state = self.freeze.as_ref().filter(|state| state.frozen.is_some())?;
         Some(state.until_ns.saturating_sub(now_ns))
@@ -95,22 +95,22 @@ impl ControlLoop {
         let timeout = self.engine.policy().eviction.freeze_timeout.as_nanos();
         let until_ns = mono_ns().saturating_add(timeout.max(0).unsigned_abs());
         self.freeze = Some(FreezeState { pod: Arc::clone(pod), until_ns, frozen });
-        self.tell_freeze(PodFreeze::new(pod, state, reason));
+        self.publish_freeze(PodFreeze::new(pod, state, reason));
     }
 
     fn thaw(&mut self, why: &str) {
         let Some(state) = self.freeze.as_mut().filter(|state| state.frozen.is_some()) else { return };
         state.frozen = None;
         let event = PodFreeze::new(&state.pod, "thawed", Some(why.to_owned()));
-        self.tell_freeze(event);
+        self.publish_freeze(event);
     }
 
-    fn tell_freeze(&mut self, event: PodFreeze) {
+    fn publish_freeze(&mut self, event: PodFreeze) {
         self.telemetry.publish(event_log::Event::PodFreeze(event), self.clock.now().wall);
     }
 
-    /// The folders of a pod's containers, not of the pod: on cgroup v1 the kubelet's runtime could not end processes
-    /// that are frozen by a group above theirs.
+    /// The directories of a pod's containers, not of the pod: on cgroup v1 the container runtime could not end processes
+    /// that are frozen by an ancestor of their cgroup.
     fn containers_of(&self, uid: &str) -> Vec<CgroupDirs> {
         let Some(place) = self.pod_index.active().index_of(uid) else { return Vec::new() };
         let groups = self.pod_index.cgroups_of(place, self.node_sampler.cgroups.pods());
@@ -122,8 +122,8 @@ impl ControlLoop {
 }
 
 impl ControlLoop {
-    /// From now on the API server can be asked, or cannot.
-    pub(super) fn take_reach(&mut self, reach: ApiReachability) {
+    /// The API server became available or unavailable.
+    pub(super) fn take_reachability(&mut self, reach: ApiReachability) {
         self.state.reach = reach;
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::ApiServer(reach) });
@@ -138,7 +138,7 @@ impl ControlLoop {
         }
     }
 
-    /// Those that a hard threshold waits for, and that no server has said yes to.
+    /// Evictions for a hard threshold that the API server has not accepted.
     pub(super) fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
@@ -154,7 +154,7 @@ impl ControlLoop {
             let Some(target) = self.target_again(&it, grace_of(&it)) else { continue };
             match self.executor.begin(&target) {
                 Ok(()) => self.update(target.decision, ExecutorUpdate::KillStarted),
-                Err(refused) => self.tell_no_stand_in(&it, &refused),
+                Err(refused) => self.publish_kill_rejection(&it, &refused),
             }
         }
     }

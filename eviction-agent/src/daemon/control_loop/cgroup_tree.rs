@@ -1,4 +1,4 @@
-//! Pods and the cgroup tree: who runs here.
+//! The pods and the cgroup tree.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::mono_ns;
 use eviction_node::pod_index::PodIndex;
 
-/// How soon the tree is read anew after a cgroup came or went: a pod's containers come together.
+/// How soon the tree is read again after a cgroup was created or removed: a pod's containers come together.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How often the tree is read where the kernel side tells of each change of it: only for what it may
-/// have failed to tell, a renamed group for one.
+/// How often the tree is read where BPF programs report each change of it: only for what they do not report, a renamed
+/// cgroup for one.
 const CHECK: Duration = Duration::from_secs(300);
 
 /// How soon after it could not be read.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How much longer that waits close to a line: a pod that is not known cannot be chosen.
+/// How much longer that waits close to a threshold: a pod that is not known cannot be chosen.
 const POSTPONED: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Kills and alarms are told at once; a change of the tree is taken in when it has settled.
+    /// Publishes kills and alarms at once; a change of the tree is read when it has settled.
     pub(super) fn take_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
         let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, disk_crossed } =
             events;
@@ -50,7 +50,7 @@ impl ControlLoop {
         if missed {
             self.state.resample_all();
         }
-        // The tree of before knows the names of what is gone meanwhile, but not of what is new.
+        // The last tree has the names of cgroups that are gone meanwhile, but not of new ones.
         let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.leaf_id).is_none();
         if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
@@ -66,16 +66,16 @@ impl ControlLoop {
         self.read_tree(reread);
         self.take_statuses();
         // Also if the same pods run: what is known of them may be new.
-        self.tell_pods();
+        self.step_pods();
     }
 
-    pub(super) fn tell_pods(&mut self) {
-        self.tell_leaving();
+    pub(super) fn step_pods(&mut self) {
+        self.step_terminating();
         let restored = self.restored();
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.pod_index.active())) });
         self.resume(&restored);
-        self.note_who_is_gone();
+        self.note_gone_pods();
         self.state.is_warm = false;
     }
 
@@ -83,8 +83,8 @@ impl ControlLoop {
         self.state.tree_due_ns.get_or_insert_with(|| mono_ns().saturating_add(nanos(SETTLE)));
     }
 
-    /// Reads the tree anew when a change of it has settled: at once with `leisure`, else, that is
-    /// close to a line, when it has waited for long. In how many nanoseconds it is due otherwise.
+    /// Reads the tree again when a change of it has settled: at once with `leisure`, else, that is close to a threshold, when
+    /// it has waited for long. Returns in how many nanoseconds it is due otherwise.
     pub(super) fn tree_due(&mut self, now_ns: u64, leisure: bool) -> Option<u64> {
         let due_ns = self.state.tree_due_ns?;
         let due_ns = if leisure { due_ns } else { due_ns.saturating_add(nanos(POSTPONED)) };
@@ -95,7 +95,7 @@ impl ControlLoop {
         None
     }
 
-    /// Part of a full look: reads the tree anew, unless a change of it would have been told.
+    /// Part of a full sample: reads the tree again, unless a change of it would have been reported.
     pub(super) fn check_tree(&mut self, now_ns: u64, lost: bool) {
         let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
         let is_sure =
@@ -106,7 +106,7 @@ impl ControlLoop {
         }
     }
 
-    /// The folder of the group of all pods.
+    /// The directory of the cgroup of all pods.
     fn pods_folder(&self) -> Option<PathBuf> {
         let sampler = &self.node_sampler.cgroups;
         let id = sampler.pods().pods_root?;
@@ -122,9 +122,9 @@ impl ControlLoop {
         (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
         let pod_index = &self.pod_index;
         let read = self.node_sampler.cgroups.refresh(|uid| pod_index.knows(uid));
-        // Also with the tree of before: whose pods are known may be another matter by now.
+        // Also with the last tree: other pods may be known by now.
         if self.pod_index.join(self.node_sampler.cgroups.pods()) {
-            self.tell_pods();
+            self.step_pods();
         }
         match read {
             Ok(Changes { added: _, removed: _, skipped }) => {

@@ -1,4 +1,4 @@
-//! Evictions by the API server: begun, answered, and over when the pod is gone.
+//! Evictions by the API server: from the request to the end of the pod.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use super::ControlLoop;
 use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 
-/// While a right is missing it is not asked for more often: somebody has to grant it first.
+/// The pause while a permission is missing: it has to be granted first.
 const FORBIDDEN: Duration = Duration::from_secs(10);
 
-/// While nobody can be asked, or nobody believes who asks.
+/// The pause while requests are not sent or not authenticated.
 const UNHEARD: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
@@ -46,7 +46,7 @@ impl ControlLoop {
     /// Has an admitted eviction carried out. Returns whether the processes are being signalled.
     fn execute(&mut self, target: &KillTarget, ignores_budget: bool) -> Result<bool, KillRejection> {
         let unreachable = self.state.reach == ApiReachability::Unreachable;
-        // Where the policy is to hold, the engine chooses nobody.
+        // Where evictions are to wait, the engine chooses no pod.
         let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
             return self.kill(target).map(|()| true);
         };
@@ -75,7 +75,7 @@ impl ControlLoop {
         if is_killing { self.executor.shorten(target) } else { self.executor.begin(target) }
     }
 
-    /// Takes note of what the API server answered; true if the engine may look again.
+    /// Takes a response of the API server; true if a sync may follow.
     pub(super) fn take_answer(&mut self, it: &InFlightEviction, outcome: KillUpdate) -> bool {
         let id = outcome.decision;
         let KillProgress::Answered { asked, answered, is_dry } = outcome.progress.clone() else {
@@ -84,13 +84,13 @@ impl ControlLoop {
         let is_without_object = matches!(answered, ApiResult::Terminated | ApiResult::Replaced);
         if is_without_object && !is_dry && asked != ApiOperation::Condition && self.is_populated(&it.pod.uid)
         {
-            // That it is gone is told when nobody is left of it.
+            // Its end is reported when no process is left.
             self.update(id, ExecutorUpdate::ApiAccepted);
             return false;
         }
-        // That the pod is gone is told once, whoever saw it first.
+        // The end of the pod is published once.
         if !(is_without_object && it.reported_gone) {
-            self.tell_step(it, Step::Progress(outcome));
+            self.publish_step(it, Step::Progress(outcome));
         }
         if asked == ApiOperation::Condition {
             return false;
@@ -109,7 +109,7 @@ impl ControlLoop {
                 self.update(id, ExecutorUpdate::ApiAccepted);
                 return false;
             }
-            // The evictor finds out, however long it takes.
+            // The evictor finds the result, however long that takes.
             ApiResult::Unknown { .. } => {
                 self.update(id, ExecutorUpdate::ApiUnconfirmed);
                 return false;
@@ -127,8 +127,8 @@ impl ControlLoop {
             self.rate_limit.not_done(id);
         }
         self.update(id, if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded });
-        // Its processes are being ended all the same, or are already: the pod is on its way until that is over,
-        // and nobody goes in its place.
+        // Its processes are being ended all the same, or are already: the pod is terminating until that is over, and
+        // no other pod is evicted in its place.
         let goes_on = result.is_err() && (it.killing || it.reported_gone);
         if let Some(pause) = pause.filter(|_| !(goes_on && self.waits_for_victims())) {
             self.pause_evictions(pause);
@@ -139,28 +139,27 @@ impl ControlLoop {
         if is_rejected {
             self.rest(mono_ns());
         }
-        self.tell_outcome(&it.pod, result.clone());
-        pause.is_none() && self.looks_again(&result)
+        self.report_outcome(&it.pod, result.clone());
+        pause.is_none() && self.syncs_again(&result)
     }
 
-    /// Nobody is asked for as long.
+    /// Pauses evictions.
     fn pause_evictions(&mut self, pause: Duration) {
         self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
     }
 
-    /// Those on their way by the API server are over when they are not among the pods any more, and
-    /// nothing of them is left.
-    pub(super) fn note_who_is_gone(&mut self) {
+    /// Ends evictions by the API server whose pods have neither an object nor processes.
+    pub(super) fn note_gone_pods(&mut self) {
         let pods = self.engine.pods();
         let is_gone = |it: &&InFlightEviction| {
-            it.api.is_some() && pods.index_of(&it.pod.uid).is_none() && !self.is_leaving(&it.pod.uid)
+            it.api.is_some() && pods.index_of(&it.pod.uid).is_none() && !self.is_terminating(&it.pod.uid)
         };
         let gone: Vec<_> = self.executing().filter(is_gone).cloned().collect();
         for it in gone {
             let Some(id) = it.decision else { continue };
             self.update(id, ExecutorUpdate::PodGone);
             if !it.reported_gone {
-                self.tell_gone(&it);
+                self.publish_gone(&it);
             }
         }
     }

@@ -28,7 +28,7 @@ impl ControlLoop {
         let Some(evaluation) = decision.evaluation() else { return };
         let is_killed_in_kernel = self.is_killed_in_kernel(decision);
         for action in &decision.actions {
-            // Whose grace period is to be shortened, the rate limit finds out.
+            // The rate limit finds the eviction whose grace period is to be shortened.
             let (Action::Evict(eviction) | Action::ShortenGrace(eviction)) = action else { continue };
             let Some(target) = self.target(self.state.decisions + 1, decision, eviction, decided_mono_ns)
             else {
@@ -65,8 +65,8 @@ impl ControlLoop {
                     if refused != KillRejection::KilledInKernel {
                         self.rest(decided_mono_ns);
                     }
-                    self.tell_refused(&started, &refused);
-                    self.tell_step(&started, Step::Refused(refused));
+                    self.report_rejection(&started, &refused);
+                    self.publish_step(&started, Step::Refused(refused));
                 }
             }
         }
@@ -103,9 +103,8 @@ impl ControlLoop {
         self.engine.policy().eviction.kill_on_growth.bytes()
     }
 
-    /// What the engine has to know of a victim that was refused. A limit that is not the pod's
-    /// own stands in the way of all others as well.
-    pub(super) fn tell_refused(&mut self, it: &InFlightEviction, refused: &KillRejection) {
+    /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all others as well.
+    pub(super) fn report_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let decided_ns = self.clock.mono_of(it.decided_at);
         let held_until_ns = match refused {
             KillRejection::AlreadyTerminating { .. } => return,
@@ -117,41 +116,41 @@ impl ControlLoop {
         };
         let result = match refused {
             KillRejection::Empty => Ok(()),
-            // It says nothing about the pod: its turn is still the same.
+            // It says nothing about the pod: its rank is still the same.
             KillRejection::KilledInKernel => Err(NotEvicted::NotAsked),
             _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
             refused => Err(refused.to_string().into()),
         };
-        self.tell_outcome(&it.pod, result);
+        self.report_outcome(&it.pod, result);
         if let Some(until_ns) = held_until_ns.filter(|_| !self.waits_for_victims()) {
             self.hold_evictions(until_ns);
         }
     }
 
-    /// Whether nobody new goes before those under way are gone, as the kubelet has it.
+    /// Whether no pod is evicted before those in flight are gone, as the kubelet has it.
     pub(super) fn waits_for_victims(&self) -> bool {
         self.engine.policy().rules.are_kubelets()
     }
 
-    /// The kubelet looks again after its monitoring interval: to choose again at once would choose the same.
+    /// Pauses evictions as the kubelet does for its monitoring interval: to choose again at once would choose the same.
     pub(super) fn rest(&mut self, now_ns: u64) {
         if self.waits_for_victims() {
             self.hold_evictions(now_ns.saturating_add(RETRY_AFTER.as_nanos().unsigned_abs()));
         }
     }
 
-    /// Nobody new is chosen before that time.
+    /// Pauses evictions until that time.
     pub(super) fn hold_evictions(&mut self, until_ns: u64) {
         let until = self.clock.at(until_ns).wall;
-        self.tell(Event::EvictionsPausedUntil(until));
+        self.step_quietly(Event::EvictionsPausedUntil(until));
     }
 
-    pub(super) fn tell_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
-        self.tell(Event::Evicted(EvictionResult { uid: pod.uid.clone(), result }));
+    pub(super) fn report_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
+        self.step_quietly(Event::Evicted(EvictionResult { uid: pod.uid.clone(), result }));
     }
 
-    /// The folders of a pod's group, and of containers that a runtime has put elsewhere. By its uid: its
-    /// place in a decision is of the pods that there were then.
+    /// The directories of a pod's cgroup, and of containers that a runtime has put elsewhere. By its UID: its
+    /// index in a decision is of the pods that there were then.
     pub(super) fn groups_of(&self, uid: &str) -> Vec<CgroupDirs> {
         match self.pod_index.active().index_of(uid) {
             Some(place) => {
@@ -176,7 +175,7 @@ impl ControlLoop {
         CgroupDirs { id: Some(id), memory: Some(memory), pids, freezer, unified }
     }
 
-    /// Takes note of an outcome; true if the engine may look again for another victim.
+    /// Takes a result; true if a sync may choose another victim.
     pub(super) fn take_outcome(&mut self, outcome: KillUpdate) -> bool {
         self.state_sender.note();
         let id = outcome.decision;
@@ -186,7 +185,7 @@ impl ControlLoop {
         }
         let result = match &outcome.progress {
             KillProgress::Gone { .. } => Some(Ok(())),
-            // The kubelet is at it as well.
+            // The kubelet terminates it as well.
             KillProgress::Left { .. } if it.api.is_some() => None,
             KillProgress::Left { processes, unreachable, .. } => {
                 let left = processes.len() + *unreachable as usize;
@@ -196,7 +195,7 @@ impl ControlLoop {
         };
         let is_last = outcome.progress.is_last();
         if !(it.reported_gone && matches!(outcome.progress, KillProgress::Gone { .. })) {
-            self.tell_step(&it, Step::Progress(outcome));
+            self.publish_step(&it, Step::Progress(outcome));
         }
         if !is_last {
             return false;
@@ -204,39 +203,39 @@ impl ControlLoop {
         self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
         let Some(result) = result else { return false };
         self.let_disks_settle(&it);
-        self.tell_outcome(&it.pod, result.clone());
-        self.looks_again(&result)
+        self.report_outcome(&it.pod, result.clone());
+        self.syncs_again(&result)
     }
 
-    /// Whether there is to be a look at once after an eviction has ended. The kubelet's rules would choose one that
-    /// did not go again at once, without end, and wait for all victims.
-    pub(super) fn looks_again(&self, result: &Result<(), NotEvicted>) -> bool {
+    /// Whether a sync follows at once after an eviction has ended. The kubelet's rules would choose a pod that
+    /// was not evicted again at once, without end, and wait for all victims.
+    pub(super) fn syncs_again(&self, result: &Result<(), NotEvicted>) -> bool {
         let has_failed = matches!(result, Err(NotEvicted::Failed(_)));
         !self.waits_for_victims() || !(has_failed || self.engine.is_waiting(self.clock.now().wall))
     }
 
-    /// Evictions that executors are at.
+    /// Evictions that executors work on.
     pub(super) fn executing(&self) -> impl Iterator<Item = &InFlightEviction> + Clone {
         self.engine.in_flight().iter().filter(|it| !it.restored && it.is_executing())
     }
 
-    /// Tells the engine how far executors have come.
+    /// Reports the progress of executors to the engine.
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
         self.state_sender.note();
-        self.tell(Event::Executing { decision, update });
+        self.step_quietly(Event::Executing { decision, update });
         if !self.executing().any(|it| it.decision == Some(decision)) {
             self.rate_limit.ended(decision, mono_ns());
         }
     }
 
-    /// Lets the engine take note of something from which nothing follows at once.
-    fn tell(&mut self, event: Event) {
+    /// Passes an event to the engine from which nothing follows at once.
+    fn step_quietly(&mut self, event: Event) {
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event });
         self.engine.recycle(decision);
     }
 
-    /// The same eviction for an executor that takes it up later, with what is left of its grace period.
+    /// The same eviction for an executor that resumes it, with what is left of its grace period.
     pub(super) fn target_again(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
         Some(KillTarget {
             decision: it.decision?,
@@ -250,15 +249,15 @@ impl ControlLoop {
         })
     }
 
-    /// The killer refuses an eviction that the API server may still carry out: no end of it.
-    pub(super) fn tell_no_stand_in(&mut self, it: &InFlightEviction, refused: &KillRejection) {
+    /// Publishes that the killer rejects an eviction that the API server may still carry out: that does not end it.
+    pub(super) fn publish_kill_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let Some(decision) = it.decision else { return };
         let progress = KillProgress::Trouble { what: format!("the pod is not killed instead: {refused}") };
         let pod = Arc::clone(&it.pod);
-        self.tell_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
+        self.publish_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
     }
 
-    pub(super) fn tell_step(&mut self, it: &InFlightEviction, step: Step) {
+    pub(super) fn publish_step(&mut self, it: &InFlightEviction, step: Step) {
         let Some(id) = it.decision else { return };
         self.telemetry.send(TelemetryEvent::Progress(EvictionUpdate {
             id,

@@ -1,4 +1,4 @@
-//! Memory limits of groups: armed, judged when the kernel or a sample says so, and told of.
+//! Memory limits of cgroups: sets kernel thresholds, and publishes that a limit is near.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ use crate::telemetry::event_log;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::MemoryUsage;
 
-/// By what a nearness was seen, where no hook told of it.
+/// The source of a sample that no probe caused.
 const SAMPLE: &str = "sample";
 
-/// A pod's usage is that of its one container and of little else: then it is told of the container.
+/// If a pod uses little more than its one container (a part of its limit), the container is reported.
 const LITTLE: u64 = 64;
 
-/// By what something was seen.
+/// By what a change was detected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DetectedBy {
     name: &'static str,
-    /// The kernel's stamp.
+    /// The kernel's timestamp.
     crossed_ns: Option<u64>,
 }
 
 impl DetectedBy {
-    /// By a look at the node.
-    pub(super) const LOOK: Self = Self { name: SAMPLE, crossed_ns: None };
+    /// By a sample of the node.
+    pub(super) const SAMPLE: Self = Self { name: SAMPLE, crossed_ns: None };
 }
 
 impl ControlLoop {
-    /// Takes over the groups of the tree that was just read.
+    /// Follows the tree that was just read.
     pub(super) fn adopt_limits(&mut self) {
         let memory = self.node_sampler.capacity().memory;
         let bpf = &mut self.notifier.bpf;
         self.limits.adopt(&self.node_sampler.cgroups, memory, |id| bpf.clear_threshold(id));
     }
 
-    /// Judges all of them by the figures of a full sample.
+    /// Updates all of them by a full sample.
     pub(super) fn review_limits(&mut self, sampled_ns: u64) {
         self.limits.follow(self.notifier.bpf.programs().0);
         for nth in 0.. {
@@ -47,18 +47,18 @@ impl ControlLoop {
             if let Some((seen, limit)) = figures(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
-                    watch.is_looked_at(sampled_ns);
+                    watch.note_sample(sampled_ns);
                 }
-                self.take_figures(id, seen, limit, DetectedBy::LOOK);
+                self.take_limit_sample(id, seen, limit, DetectedBy::SAMPLE);
             }
         }
         self.limits.recount();
         self.gauges.limits(&self.limits.counts());
     }
 
-    /// Looks at the groups that the kernel told of, and at those of which it cannot tell, as often as
-    /// that may be.
-    pub(super) fn turn_limits(&mut self) {
+    /// Samples the cgroups whose crossings the kernel reported, and those whose crossings it cannot report, within the rate
+    /// limit.
+    pub(super) fn sample_limits(&mut self) {
         let now_ns = mono_ns();
         self.limits.follow(self.notifier.bpf.programs().0);
         let mut any = false;
@@ -69,10 +69,10 @@ impl ControlLoop {
             any = true;
             let name = if crossed_ns.is_some() { self.notifier.bpf.charge_backend() } else { SAMPLE };
             self.node_sampler.cgroups.read_limit(id);
-            // One that is gone is found to be so when the tree is read.
+            // One that is gone is removed when the tree is read.
             let sample = self.node_sampler.cgroups.sample_group(id, &self.state.charged);
             if let Some((seen, limit)) = sample.as_ref().and_then(figures) {
-                self.take_figures(id, seen, limit, DetectedBy { name, crossed_ns });
+                self.take_limit_sample(id, seen, limit, DetectedBy { name, crossed_ns });
             }
         }
         if any {
@@ -80,9 +80,9 @@ impl ControlLoop {
         }
     }
 
-    /// The same where no look follows: then the timer may have to fire sooner.
-    pub(super) fn turn_limits_alone(&mut self) {
-        self.turn_limits();
+    /// The same where no sync follows: then the timer may have to fire sooner.
+    pub(super) fn sample_limits_alone(&mut self) {
+        self.sample_limits();
         let now_ns = mono_ns();
         let Some(due) = self.limits.due_ns(now_ns) else { return };
         let due_ns = now_ns.saturating_add(due);
@@ -92,14 +92,14 @@ impl ControlLoop {
         }
     }
 
-    /// Takes in how a group is, arms what shows that it changes, and tells if it did.
-    pub(super) fn take_figures(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
+    /// Takes a sample of a cgroup, sets its kernel threshold, and publishes a change.
+    pub(super) fn take_limit_sample(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
         let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
         let decides = self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
         let turn = watch.judge(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
-        watch.note_sight(growth, seen);
-        // With lines at which is decided it is armed by every look at it.
+        watch.note_visibility(growth, seen);
+        // With eviction thresholds its kernel threshold is set in each sync.
         if !decides && let Some(arming) = watch.wants(growth.unwrap_or_default(), seen) {
             match self.notifier.bpf.set_threshold(id, &arming) {
                 Some(number) => watch.is_armed_by(number.0, arming),
@@ -108,12 +108,12 @@ impl ControlLoop {
         }
         if let Some(turn) = turn {
             let owner = watch.owner;
-            self.tell_limit(id, owner, turn, seen, limit, by, at_ns);
+            self.publish_limit(id, owner, turn, seen, limit, by, at_ns);
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of it is told")]
-    fn tell_limit(
+    #[expect(clippy::too_many_arguments, reason = "all of it is published")]
+    fn publish_limit(
         &mut self,
         id: u64,
         owner: LimitScope,
@@ -123,21 +123,21 @@ impl ControlLoop {
         by: DetectedBy,
         at_ns: u64,
     ) {
-        let (state, near_ns, tell) = match turn {
-            LimitChange::Near { tell } => ("near", None, tell),
-            LimitChange::Away { near_ns, tell } => ("away", Some(near_ns), tell),
+        let (state, near_ns, publish) = match turn {
+            LimitChange::Near { publish } => ("near", None, publish),
+            LimitChange::Away { near_ns, publish } => ("away", Some(near_ns), publish),
         };
         self.gauges.limit_crossed(owner, turn);
-        if !tell {
+        if !publish {
             return;
         }
         if near_ns.is_none() && owner == LimitScope::Pod && self.is_its_containers(id, seen, limit) {
             if let Some(watch) = self.limits.find_mut(id) {
-                watch.was_not_told();
+                watch.was_not_published();
             }
             return;
         }
-        let told = event_log::MemoryLimit {
+        let event = event_log::MemoryLimit {
             state,
             limit_scope: owner.name(),
             owner: KillCgroups::read(&self.node_sampler.cgroups).named(id, &self.pod_index),
@@ -149,10 +149,10 @@ impl ControlLoop {
             mono_ns: at_ns,
             near_limit_us: near_ns.map(|ns| ns / 1000),
         };
-        self.telemetry.publish(event_log::Event::MemoryLimit(told), self.clock.at(at_ns).wall);
+        self.telemetry.publish(event_log::Event::MemoryLimit(event), self.clock.at(at_ns).wall);
     }
 
-    /// Whether what a pod has is that of one container, with the same limit.
+    /// Whether the usage of a pod is that of one container with the same limit.
     fn is_its_containers(&self, id: u64, seen: MemoryUsage, limit: u64) -> bool {
         let pods = self.node_sampler.cgroups.pods();
         let group = pods.owner(id).and_then(|owner| pods.pods.get(owner.pod));
@@ -165,7 +165,7 @@ impl ControlLoop {
         })
     }
 
-    /// Since when the group has been near its limit: also if the kernel told so, and nobody has looked.
+    /// Since when the cgroup has been near its limit: also if the kernel reported that and it was not sampled yet.
     pub(super) fn near_since_ns(&self, id: u64) -> Option<u64> {
         self.limits
             .find(id)

@@ -70,16 +70,16 @@ pub(crate) use reclaim::ReclaimState;
 pub(crate) use state::State;
 pub(crate) use tasks::TaskTotals;
 
-/// What the slow side asks for.
+/// Commands of the main thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// These are the pods now.
     Pods(PodIndex),
-    /// The node's object says this from before the start.
+    /// The Node object has these conditions from before the start.
     Seed(Box<InitialConditions>),
-    /// The node's object has these images now.
+    /// The Node object has these images now.
     Images(Vec<ContainerImage>),
-    /// Whether the API server can be asked.
+    /// Whether the API server is available.
     ApiServer(ApiReachability),
     /// The configuration was changed to this.
     Propose(Box<Policy>),
@@ -153,10 +153,10 @@ pub(crate) struct ControlLoop {
 }
 
 impl ControlLoop {
-    /// Runs until told to stop.
+    /// Runs until [`Command::Stop`].
     ///
     /// # Errors
-    /// If the timer is of no use any more: without it nothing is sure to be looked at.
+    /// If the timer fails: without it no sample is certain.
     pub(crate) async fn run(mut self, mut commands: Receiver<Command>) -> Result<(), Failure> {
         let pod_index = std::mem::take(&mut self.pod_index);
         self.take_pods(pod_index);
@@ -173,7 +173,7 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// Does what can wait for the end of a turn.
+    /// Does what can wait for the end of an iteration.
     fn end_iteration(&mut self) {
         for info in self.notifier.take_changed() {
             let event = event_log::Event::Backend(source_event(info));
@@ -207,12 +207,12 @@ impl ControlLoop {
         }))
     }
 
-    /// Takes note of what happened. Returns why there is to be a look, if there is, and when the kernel reported that.
+    /// Takes what happened. Returns the trigger of a sync, if one is to follow, and the kernel's timestamp.
     fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<u64>)> {
         let mut trigger = wake.trigger();
         let crossed = match wake {
             Wake::Memory(Notification { trigger: Trigger::Charge, events }) => {
-                // After a kill the containers are looked at soon, which a sync sets the timer for.
+                // After a kill the containers are checked soon, for which a sync sets the timer.
                 let EventBatch { kills, alarms, missed, disk_crossed, .. } = &events;
                 let disk_crossed = disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
                 let (killed, alarmed, missed) = (!kills.is_empty(), !alarms.is_empty(), *missed);
@@ -226,7 +226,7 @@ impl ControlLoop {
                         disk_crossed
                     }
                     None if !killed && !missed => {
-                        self.turn_limits_alone();
+                        self.sample_limits_alone();
                         return None;
                     }
                     crossed => crossed.map(|crossed| crossed.stamp.ktime_ns),
@@ -276,15 +276,15 @@ impl ControlLoop {
                 None
             }
             Wake::Command(Command::ApiServer(reach)) => {
-                self.take_reach(reach);
+                self.take_reachability(reach);
                 None
             }
             Wake::Command(Command::Propose(policy)) => {
-                self.tell_configuration(Event::Propose(policy));
+                self.step_configuration(Event::Propose(policy));
                 None
             }
             Wake::Command(Command::Accept) => {
-                self.tell_configuration(Event::ApplyProposed);
+                self.step_configuration(Event::ApplyProposed);
                 None
             }
             Wake::Command(Command::Stop) => None,

@@ -154,7 +154,7 @@ impl ControlLoop {
     /// Has the engine decide causes that are due, also while samples decide nothing.
     pub(super) fn settle_terminations(&mut self, now: Timestamp) {
         if self.engine.oom().due().is_some_and(|due| due <= now) {
-            self.tell_pods();
+            self.step_pods();
         }
     }
 

@@ -1,4 +1,4 @@
-//! What outlives the agent: said when it has changed, and gone on with after a start.
+//! State that outlives the agent: sent when it has changed, and restored at a start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::spsc::Sender;
 use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 
-/// The way to what writes it down.
+/// Sends the state to the writer.
 #[derive(Debug, Default)]
 pub(crate) struct StateSender {
     sender: Option<Sender<LoopState>>,
-    /// Of what was said last.
+    /// The number of the last state.
     number: u64,
     said_ns: u64,
     due: bool,
 }
 
 impl StateSender {
-    /// Says it there.
+    /// Sends by this channel.
     pub(crate) fn by(sender: Sender<LoopState>) -> Self {
         Self { sender: Some(sender), due: true, ..Self::default() }
     }
@@ -37,15 +37,14 @@ impl StateSender {
         self.due = true;
     }
 
-    /// What is begun now must not be asked for before this was written; 0 where nothing is.
+    /// The number of the state that must be written before a request of now is sent; 0 where no state is kept.
     pub(super) fn next_number(&self) -> u64 {
         if self.sender.is_some() { self.number + 1 } else { 0 }
     }
 }
 
 impl ControlLoop {
-    /// Says what is known, if it has changed, or if somebody who comes later would have to take it
-    /// for old.
+    /// Sends the state if it has changed, or if the next agent would have to take it for outdated.
     pub(super) fn persist(&mut self) {
         let states = &mut self.state_sender;
         let Some(sender) = &mut states.sender else { return };
@@ -67,12 +66,12 @@ impl ControlLoop {
                 states.number += 1;
                 (states.said_ns, states.due) = (now_ns, false);
             }
-            // The next turn says it all again.
+            // The next iteration sends all of it.
             Err(_) => states.due = true,
         }
     }
 
-    /// Goes on where another agent ended. Before anything else.
+    /// Restores the state of another agent. Before anything else.
     pub(crate) fn recall(&mut self, former: Document) {
         let Document { written, state, .. } = former;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
@@ -85,13 +84,13 @@ impl ControlLoop {
         self.step(Input { at, event: Event::Restore(Box::new(engine)) });
     }
 
-    /// Evictions of another agent, which the engine is about to be told the pods of.
+    /// Evictions of another agent, before the engine gets the pods.
     pub(super) fn restored(&self) -> Vec<InFlightEviction> {
         let restored = self.engine.in_flight().iter().filter(|it| it.restored && it.is_executing());
         restored.cloned().collect()
     }
 
-    /// They go on as soon as the pods are known.
+    /// Resumes them as soon as the pods are known.
     pub(super) fn resume(&mut self, restored: &[InFlightEviction]) {
         if restored.is_empty() || self.engine.pods().is_empty() {
             return;
@@ -102,7 +101,7 @@ impl ControlLoop {
             if goes_on {
                 self.resume_executing(it);
             } else if !it.reported_gone {
-                self.tell_gone(it);
+                self.publish_gone(it);
             }
         }
         self.state_sender.note();
@@ -123,19 +122,19 @@ impl ControlLoop {
         if it.killing {
             match self.executor.begin(&target) {
                 Ok(()) => {}
-                // Nobody is left in it: for the killer it is over.
+                // No process is left: for the killer it is over.
                 Err(KillRejection::Empty) => {
                     self.update(target.decision, ExecutorUpdate::KillEnded { gone: true });
-                    self.tell_gone(it);
-                    self.tell_outcome(&it.pod, Ok(()));
+                    self.publish_gone(it);
+                    self.report_outcome(&it.pod, Ok(()));
                 }
                 Err(refused) => {
                     self.update(target.decision, ExecutorUpdate::KillEnded { gone: false });
                     if it.api.is_some() {
-                        self.tell_no_stand_in(it, &refused);
+                        self.publish_kill_rejection(it, &refused);
                     } else {
-                        self.tell_refused(it, &refused);
-                        self.tell_step(it, Step::Refused(refused));
+                        self.report_rejection(it, &refused);
+                        self.publish_step(it, Step::Refused(refused));
                     }
                 }
             }
@@ -146,10 +145,10 @@ impl ControlLoop {
     }
 
     /// The pod of an eviction is gone, and so is its memory.
-    pub(super) fn tell_gone(&mut self, over: &InFlightEviction) {
+    pub(super) fn publish_gone(&mut self, over: &InFlightEviction) {
         let Some(decision) = over.decision else { return };
         let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
         let progress = KillProgress::Gone { killed: 0, unreaped: None };
-        self.tell_step(over, Step::Progress(KillUpdate { decision, pod, at_ns, progress }));
+        self.publish_step(over, Step::Progress(KillUpdate { decision, pod, at_ns, progress }));
     }
 }

@@ -38,8 +38,8 @@ const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 const AHEAD: Duration = Duration::from_secs(1);
 const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
-/// How long nobody goes for a disk after a pod that the agent has killed for it: its files are the kubelet's to
-/// remove, or somebody else's.
+/// How long no pod is evicted for a disk after the agent has killed one for it: the kubelet or another program removes
+/// its files.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// The reading of pods' storage.
@@ -49,7 +49,7 @@ pub(crate) struct PodStorageWatch {
     pub(super) samples: Receiver<StorageSample>,
     /// What is being read.
     pending: Option<Extent>,
-    /// [`DiskMonitor::grown_bytes`] when that was asked for.
+    /// [`DiskMonitor::grown_bytes`] when that was requested.
     ///
     /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
     asked_grown: u64,
@@ -87,7 +87,7 @@ pub(super) enum Extent {
 /// How far a pod is from its limits.
 #[derive(Clone, Copy, Debug)]
 struct LimitHeadroom {
-    /// How much the disks had grown when its reading was asked for.
+    /// How much the disks had grown when its reading was requested.
     grown: u64,
     /// What it could write then; `None` if it exceeds a limit, or that is not known: then only the reading of every
     /// [`LIMITS`] tells.
@@ -147,7 +147,7 @@ impl PodStorageWatch {
         self.reader.is_some() && self.pending.is_none() && now_ns >= self.ahead_due_ns
     }
 
-    /// Notes what was counted just before pods were asked for.
+    /// Notes what was counted just before pods were requested.
     pub(super) fn note_counts(&mut self, counts: InodeCounts) {
         self.asked_counts = (self.pending == Some(Extent::Ahead)).then_some(counts);
     }
@@ -185,8 +185,8 @@ impl ControlLoop {
         }
     }
 
-    /// Has pods read that may exceed a limit by now: the disks have grown by what was left to them, whoever wrote that.
-    /// Returns when to look again.
+    /// Has pods read that may exceed a limit by now: the disks have grown by what was left to them.
+    /// Returns when to check again.
     pub(super) fn watch_limits(&mut self, now_ns: u64) -> Option<Duration> {
         if self.storage.reader.is_none() || !self.engine.policy().local_storage_capacity_isolation {
             return None;
@@ -262,7 +262,7 @@ impl ControlLoop {
         if matches!(extent, Some(Extent::All | Extent::Ahead)) {
             (watch.all_read_ns, watch.unmeasured) = (Some(sample.began_ns), sample.unmeasured);
         } else if was_ahead {
-            // Some pods were read again: nobody knows any more what to add to what.
+            // Some pods were read again: the counts do not fit all of them any more.
             watch.all_read_ns = None;
         }
         if extent != Some(Extent::NearLimit) {
@@ -293,7 +293,7 @@ impl ControlLoop {
     }
 }
 
-/// Inodes that the hooks on ext4 had counted of each pod when its reading was asked for.
+/// Inodes that the probes on ext4 had counted of each pod when its reading was requested.
 ///
 /// A volume with many inodes takes long to read: while it is, the pod that fills it makes thousands more. So pods are
 /// read while the threshold comes nearer, and what was counted since is added when it is crossed. Bytes are not

@@ -1,4 +1,4 @@
-//! A changed configuration: told to the engine, and followed by the loop once it is in force.
+//! Passes a changed configuration to the engine, and applies it to the loop once it is in force.
 
 use eviction_core::decision::ProposalState;
 use eviction_core::eviction::ExpectedRelease;
@@ -16,14 +16,14 @@ use eviction_core::threshold::ThresholdLevels;
 use eviction_node::clock::mono_ns;
 
 impl ControlLoop {
-    /// Tells the engine of a changed configuration or that it is accepted; a look follows.
-    pub(super) fn tell_configuration(&mut self, event: Event) {
-        let looked = self.clock.now();
-        let decision = self.step(Input { at: looked.wall, event });
+    /// Passes a changed configuration, or that it is to be applied, to the engine; a sync follows.
+    pub(super) fn step_configuration(&mut self, event: Event) {
+        let now = self.clock.now();
+        let decision = self.step(Input { at: now.wall, event });
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
-        // Whom a policy that waits would evict, the look that follows will find.
+        // The sync that follows finds the pods that a pending policy would evict.
         let waits = matches!(decision.proposal, Some(ProposalState::Pending(_)));
         if !waits && self.state.last_change.take(&decision) {
             let first_id = self.state.decisions + 1;
@@ -32,7 +32,7 @@ impl ControlLoop {
                 usage: None,
                 detected_by: "configuration",
                 crossed_mono_ns: None,
-                sampled: looked,
+                sampled: now,
                 decided_mono_ns: mono_ns(),
                 decision,
                 permit,
@@ -40,7 +40,7 @@ impl ControlLoop {
         }
     }
 
-    /// Lines, measures and what is known of pods, by the policy that is in force now.
+    /// Applies the policy in force to thresholds, measures and pods.
     pub(super) fn adopt_policy(&mut self) {
         let policy = self.engine.policy();
         let capacity = self.node_sampler.capacity();
@@ -54,12 +54,12 @@ impl ControlLoop {
         let rules = policy.rules.clone();
         let pod_index = std::mem::take(&mut self.pod_index).under(policy);
         self.take_pods(pod_index);
-        self.follow_pace(&rules);
+        self.follow_rules(&rules);
         self.warn_without_kernel_kill();
     }
 
-    /// Who waits for whom is another matter now; those under way are so still.
-    fn follow_pace(&mut self, rules: &Rules) {
+    /// Applies other rules to the rate limit; evictions in flight go on.
+    fn follow_rules(&mut self, rules: &Rules) {
         self.rate_limit.follow(rules);
         // Of those that were chosen by the kubelet's rules it is not known what they will free.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
@@ -85,8 +85,7 @@ impl ControlLoop {
         })
     }
 
-    /// Whether this look is to show the engine the pods for the sake of their trends: once for
-    /// each full sample.
+    /// Whether this sync passes the pods to the engine for the sake of their trends: once for each full sample.
     pub(super) fn follows_pods(&mut self) -> bool {
         let follows = self.engine.policy().rules.prediction().is_some();
         let last = std::mem::replace(&mut self.state.followed_ns, self.state.last_full_ns);

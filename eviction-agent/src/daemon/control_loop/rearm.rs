@@ -1,4 +1,4 @@
-//! What is armed after a look, and when the next one is due.
+//! Sets the kernel thresholds and the timer after each sync.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,23 +23,21 @@ use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::CompleteSample;
 
-/// Full samples until the memory.stat of every group was read, where nothing moves, while the node is
-/// calm and every line far, or one so near that there is no time: to read them all takes 16 ms for
-/// 330 containers.
+/// Full samples until the memory.stat of every cgroup was read, where nothing moves, while the node is calm and every
+/// threshold far, or one so near that there is no time: to read them all takes 16 ms for 330 containers.
 const TURNS: usize = 12;
 
-/// With less time than this until the line could be reached nothing but the node is looked at, for
-/// as long as a full look can be put off.
+/// With less time than this until a threshold could be reached only the node is sampled, for as long as a full sample can
+/// be put off.
 const BRIEF: Duration = Duration::from_millis(20);
 
-/// So long a full look is put off: figures of pods would be ever older, and pods that came meanwhile
-/// unknown.
+/// How long a full sample is put off: values of pods would be ever older, and new pods unknown.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// How often it is checked whether a backend is loaded or attached.
 const CHANGING: Duration = Duration::from_millis(20);
 
-/// Leaves that charge between two looks, at least.
+/// Charged cgroups between two syncs, at least.
 const BESIDE: usize = 1024;
 
 impl ControlLoop {
@@ -54,7 +52,7 @@ impl ControlLoop {
         let whole_machine = self.node_sampler.cgroups.root().whole_machine;
         let pods_id = self.node_sampler.allocatable.group(&self.node_sampler.cgroups);
         let own_limit = node_sample.pods_root.and_then(|root| {
-            self.take_figures(root.id, root.seen, root.limit, DetectedBy::LOOK);
+            self.take_limit_sample(root.id, root.seen, root.limit, DetectedBy::SAMPLE);
             self.limits.find(root.id).map(LimitWatch::line)
         });
         if let Some(root) = node_sample.pods_root {
@@ -72,8 +70,8 @@ impl ControlLoop {
         self.notifier.set_thresholds(thresholds, whole_machine, now_ns)
     }
 
-    /// When the group of all pods is to be read again, if it was read for this look.
-    fn pace_pods(&mut self, node_sample: &CompleteSample, calm: bool, now_ns: u64) {
+    /// Schedules the next read of the cgroup of all pods, if it was read in this sync.
+    fn schedule_pods(&mut self, node_sample: &CompleteSample, calm: bool, now_ns: u64) {
         let distance = self.node_sampler.allocatable.distance();
         let SampleSchedule { sample, full } = self.notifier.schedule(distance, calm);
         if node_sample.pods_root.is_some() {
@@ -83,13 +81,13 @@ impl ControlLoop {
             self.node_sampler.allocatable.wait_until(now_ns.saturating_add(nanos(full)));
         }
         if self.node_sampler.allocatable.may_be_met() {
-            // Each look is about it.
+            // Each sync reads it.
             self.node_sampler.allocatable.hurry();
         }
     }
 
-    /// Arms the kernel side at the distances that this look found, and the timer for whatever
-    /// comes first. Whether there is leisure now: a full look was made.
+    /// Sets the kernel thresholds at the headrooms of this sync, and the timer for whatever comes first. Returns whether there
+    /// is time left: a full sample was taken.
     pub(super) fn arm(
         &mut self,
         node_sample: &CompleteSample,
@@ -100,10 +98,10 @@ impl ControlLoop {
         let headroom = self.set_memory_thresholds(node_sample, now_ns);
         let calm = !pressed && node_sample.memory_left.known().is_some();
         let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
-        // The distance is that of the reading.
+        // The headroom is that of the reading.
         let passed = Duration::from_nanos(now_ns.saturating_sub(node_sample.read_at.mono_ns));
         let mut due = sample_interval::left(sample, passed);
-        self.pace_pods(node_sample, calm, now_ns);
+        self.schedule_pods(node_sample, calm, now_ns);
         let is_brief = sample <= BRIEF;
         let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
         if let Reading::Known(left) = node_sample.pids_left {
@@ -120,7 +118,7 @@ impl ControlLoop {
             due = due.min(full_in.max(sample_interval::FLOOR));
         }
         let tree = self.tree_due(now_ns, !is_brief);
-        self.turn_limits();
+        self.sample_limits();
         let limits = self.limits.due_ns(now_ns);
         let pods = self.node_sampler.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
@@ -139,7 +137,7 @@ impl ControlLoop {
         if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| pressed) {
             due = due.min(Duration::from_nanos(interval));
         }
-        if self.review_leaving(now_ns) {
+        if self.review_terminating(now_ns) {
             due = Duration::ZERO;
         }
         self.state.sync_due_ns = now_ns.saturating_add(nanos(due));
@@ -156,12 +154,12 @@ impl ControlLoop {
         at_leisure
     }
 
-    /// Sets the kernel's thresholds of the disks at the distances of the last sample.
+    /// Sets the kernel thresholds of the disks at the headrooms of the last sample.
     fn arm_disks(&mut self, now_ns: u64) {
         self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
     }
 
-    /// Has it look again when that time has passed since then ([`sample_interval::left`]).
+    /// Sets the timer to that time after `since_ns` ([`sample_interval::left`]).
     pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
         let now_ns = mono_ns();
         let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
@@ -170,7 +168,7 @@ impl ControlLoop {
         self.notifier.set_timer(due);
     }
 
-    /// Looks at process ids and disks alone, where nothing but them was due. False if it takes a whole look.
+    /// Samples process IDs and disks alone, where nothing else was due. False if a sync is needed.
     pub(super) fn sample_pids_and_disks(&mut self) -> bool {
         let at = self.clock.now();
         let Some(left_ns) = self.state.sync_due_ns.checked_sub(at.mono_ns) else { return false };
@@ -197,7 +195,7 @@ impl ControlLoop {
         true
     }
 
-    /// Repairs what records and hooks did not tell: the tree, all figures, what was lost.
+    /// Repairs what events did not report: the tree, all values, what was lost.
     pub(super) fn sample_in_full(&mut self, now_ns: u64, turns: usize) {
         self.state.last_full_ns = now_ns;
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
@@ -206,7 +204,7 @@ impl ControlLoop {
         self.count_oom_kills();
         self.node_sampler.cgroups.sample_all(turns, Tasks::Leave);
         self.read_limited_storage(now_ns);
-        // A limit may be set long after its group was made.
+        // A limit may be set long after its cgroup was created.
         self.adopt_limits();
         self.review_limits(now_ns);
         let pods = self.node_sampler.cgroups.last_pods().iter();
@@ -218,9 +216,8 @@ impl ControlLoop {
         }
     }
 
-    /// Ranks all pods before there is need of it: every buffer finds its size, and every page that it takes is
-    /// there. Once for each set of pods, at leisure. A threshold with a grace period lets nobody be ranked
-    /// at first: then it finds room for what comes before.
+    /// Ranks all pods before that is needed: every buffer gets its size, and its pages are there. Once for each set of pods,
+    /// when there is time. With a grace period no pod is ranked at first: then only the buffers before that are filled.
     pub(super) fn warm_up(&mut self, node_sample: &CompleteSample) {
         let Some(available) = self.memory_levels.lowest() else { return };
         if std::mem::replace(&mut self.state.is_warm, true) {
@@ -229,7 +226,7 @@ impl ControlLoop {
         let mut stage = *node_sample;
         let available = available.saturating_sub(1).max(0).unsigned_abs();
         let working_set = self.node_sampler.capacity().memory.saturating_sub(available);
-        // Figures as old as those of the last pass would evict nobody.
+        // Values as old as those of the last evaluation would evict no pod.
         let at = self.clock.now().wall;
         let memory = MemoryStats {
             time: Some(at),
@@ -246,13 +243,13 @@ impl ControlLoop {
         self.engine.warm_up(at, Arc::clone(&snapshot));
         self.node_sampler.recycle(snapshot);
         self.state.last_change.make_room();
-        // Groups beside the node's charge as well, where the node is not the whole machine.
+        // Cgroups outside the node's charge as well, where the node is not the whole machine.
         let groups = self.node_sampler.cgroups.tree().groups().len().max(BESIDE);
         self.state.charged.reserve(groups);
         self.notifier.bpf.make_room(groups);
     }
 
-    /// When process ids are to be looked at again, by how fast they went since the last look.
+    /// When process IDs are to be sampled again, by how fast they were used up since the last sample.
     pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
         let Some(distance) = self.pid_levels.distance(left) else { return sample_interval::FULL_NEAR };
         let left = left.max(0).unsigned_abs();

@@ -1,4 +1,4 @@
-//! What is done before pods are evicted for a disk: one attempt to reclaim for each crossing.
+//! Node reclaim before pods are evicted for a disk: one attempt for each crossing.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use eviction_node::clock::mono_ns;
 /// How long the kubelet has from the crossing on: it synchronizes every ten seconds.
 const KUBELET_NS: u64 = 15_000_000_000;
 
-/// When an executor is given up that should have ended by itself.
+/// When an executor is abandoned that should have ended by itself.
 const GIVEN_UP_NS: u64 = WITHIN.as_nanos() as u64 + 2_000_000_000;
 
 /// What is known of reclaim from one sample to the next.
@@ -37,7 +37,7 @@ pub(crate) struct ReclaimState {
     pub(super) phase: Phase,
     /// An attempt has just ended: the next sample is what it left.
     has_ended: bool,
-    /// The last decision waits for an attempt: nobody goes before it ends.
+    /// The last decision waits for an attempt: no pod is evicted before it ends.
     pub(super) is_awaited: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct ReclaimState {
 pub(super) enum Phase {
     #[default]
     Idle,
-    /// The executor is at it since then.
+    /// The executor works since then.
     Running { signal: Signal, since_ns: u64 },
     /// Left to the kubelet since then.
     LeftToKubelet { signal: Signal, since_ns: u64, estimate: GarbageEstimate },
@@ -53,7 +53,7 @@ pub(super) enum Phase {
 
 /// How a decision that waits for reclaim goes on.
 enum Next {
-    /// Nobody is evicted for this signal yet.
+    /// No pod is evicted for this signal yet.
     Wait,
     /// Reclaim is over: this sample is what it left.
     Done,
@@ -115,7 +115,7 @@ impl ControlLoop {
             evaluation.left_to_kubelet = Some(estimate);
         }
         let evicts = |action: &Action| matches!(action, Action::Evict(_) | Action::ShortenGrace(_));
-        // Who goes for a limit goes first; the next sample is about the threshold again.
+        // A pod that is evicted for a limit comes first; the next sample is about the threshold again.
         if !decision.awaits_reclaim() || decision.actions.iter().any(evicts) {
             return decision;
         }
@@ -154,7 +154,7 @@ impl ControlLoop {
         self.reclaim.executor = None;
         self.reclaim.phase = Phase::Idle;
         self.reclaim.attempted.insert(signal);
-        self.tell_reclaim(event_log::NodeReclaim::failed(signal, why.to_owned()));
+        self.publish_reclaim(event_log::NodeReclaim::failed(signal, why.to_owned()));
     }
 
     /// Starts the executor, which removes what the decision asks for.
@@ -192,7 +192,7 @@ impl ControlLoop {
         }
         match self.estimate(evaluation, signal) {
             Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
-                self.tell_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
+                self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
                 self.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: now_ns, estimate };
                 Next::Wait
             }
@@ -234,7 +234,7 @@ impl ControlLoop {
             (Some(signal), Some(report)) => {
                 self.reclaim.phase = Phase::Idle;
                 self.reclaim.attempted.insert(signal);
-                self.tell_reclaim(event_log::NodeReclaim::ended(signal, report));
+                self.publish_reclaim(event_log::NodeReclaim::ended(signal, report));
             }
             (Some(signal), None) => self.lose_executor(signal, "the thread of node reclaim has ended"),
             (None, Some(_)) => return,
@@ -246,7 +246,7 @@ impl ControlLoop {
         self.reclaim.has_ended = true;
     }
 
-    fn tell_reclaim(&mut self, event: event_log::NodeReclaim) {
+    fn publish_reclaim(&mut self, event: event_log::NodeReclaim) {
         self.telemetry.publish(event_log::Event::NodeReclaim(event), self.clock.now().wall);
     }
 }

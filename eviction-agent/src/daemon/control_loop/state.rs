@@ -1,4 +1,4 @@
-//! What the loop remembers from one turn to the next.
+//! What the loop keeps from one iteration to the next.
 
 use eviction_core::decision::{Decision, ProposalState};
 use eviction_core::input::ApiReachability;
@@ -10,34 +10,34 @@ use eviction_core::time::Timestamp;
 use super::oom::OomGroupCoalescer;
 use super::terminating::TerminatingPod;
 
-/// What the loop remembers from one turn to the next.
+/// What the loop keeps from one iteration to the next.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Whether the API server can be asked.
+    /// Whether the API server is available.
     pub(super) reach: ApiReachability,
     /// Decisions so far: the next one's number.
     pub(super) decisions: u64,
-    /// Those on their way out whose objects are gone and in whose cgroups somebody is.
+    /// Terminating pods whose objects are gone and in whose cgroups there are processes.
     pub(super) terminating: Vec<TerminatingPod>,
     pub(super) last_change: LoopDelta,
     pub(super) unknown: [Option<UnknownReason>; Signal::COUNT],
     /// When the kernel reported a crossing of a disk that is still met: pods are ranked once their storage is read.
     pub(super) disk_crossed_ns: Option<u64>,
     pub(super) last_full_ns: u64,
-    /// When something else than process ids is to be looked at.
+    /// When something else than process IDs is to be sampled.
     pub(super) sync_due_ns: u64,
-    /// As of which full sample the engine was told of the pods.
+    /// The full sample with which the engine got the pods for their trends.
     pub(super) followed_ns: u64,
     pub(super) tree_due_ns: Option<u64>,
     /// When the tree was read last.
     pub(super) tree_read_ns: u64,
     pub(super) oom_groups: OomGroupCoalescer,
-    /// Whether there is room for a pass over these pods.
+    /// Whether buffers are large enough for an evaluation of these pods.
     pub(super) is_warm: bool,
     /// When the timer fires next.
     pub(super) due_ns: u64,
     pub(super) last_left: Option<(u64, u64)>,
-    /// The node's line of tasks is to be armed anew.
+    /// The kernel threshold of the node's tasks is to be set again.
     pub(super) rearm_pids: bool,
     pub(super) charged: Vec<u64>,
     /// Room for the order of pods before it is decided on.
@@ -45,13 +45,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Something was not told, whatever it was: the next look is a full one, of a tree that was read anew.
+    /// Events were lost: the next sync takes a full sample of a tree that was read again.
     pub(super) fn resample_all(&mut self) {
         (self.last_full_ns, self.tree_read_ns) = (0, 0);
     }
 }
 
-/// What of a pass people want to be told when it changes.
+/// The parts of a decision that are published when they change.
 #[derive(Debug, Default)]
 pub(super) struct LoopDelta {
     met: Vec<u8>,
@@ -74,7 +74,7 @@ impl LoopDelta {
         !self.met.is_empty()
     }
 
-    /// Makes room for whatever may be noted.
+    /// Reserves memory for all of it.
     pub(super) fn make_room(&mut self) {
         self.met.reserve(2 * Signal::COUNT);
         self.conditions.reserve(2 * Signal::COUNT);

@@ -1,4 +1,4 @@
-//! A look: from whatever happened to the compact decision, and what follows from that.
+//! A sync: from whatever happened to the compact decision, and what follows from that.
 
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
 
-/// So many pods are read again, some 10 µs each: the one that would go, and who is next to it.
+/// So many pods are read again, some 10 µs each: the one that would be evicted, and the next one.
 const FIRST: usize = 2;
 
-/// With new figures others may come first.
+/// With new values others may come first.
 const ROUNDS: usize = 4;
 
 impl ControlLoop {
-    /// One look at the node, a pass if one may be made, and everything armed anew.
+    /// Samples the node, lets the engine decide if it may, and sets all thresholds again.
     pub(super) fn sync(&mut self, trigger: Trigger, crossed: Option<u64>) {
         if self.engine.is_proposal_due(self.clock.now().wall) {
-            // Before the look: what is seen of the pods is what the policy in force asks for.
-            self.tell_configuration(Event::ApplyProposed);
+            // Before the sample, whose extent depends on the policy in force.
+            self.step_configuration(Event::ApplyProposed);
         }
         let reacted = self.react(trigger, crossed);
         self.follow(reacted);
     }
 
-    /// Carries out what was decided, arms everything anew, and tells of it.
+    /// Carries out the decision, sets all thresholds again, and publishes it.
     pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
         let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
             let at_leisure = self.arm(&node_sample, pressed, None);
@@ -50,7 +50,7 @@ impl ControlLoop {
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
-        // Before anybody is evicted: his replacement is not to come back.
+        // Before a pod is evicted: its replacement must not be scheduled here.
         if let Some(node) = &mut self.node
             && node.send(&decision, self.engine.policy(), self.state_sender.next_number())
         {
@@ -65,7 +65,7 @@ impl ControlLoop {
             self.state_sender.note();
         }
         if evicts && self.evictions.is_some() {
-            // The API server is asked when this is written, so it does not wait for the turn's end.
+            // The request is sent when this is written, so it does not wait for the end of the iteration.
             self.persist();
         }
         let at_leisure = self.arm(&node_sample, pressed, next_grace(&decision));
@@ -91,8 +91,8 @@ impl ControlLoop {
         }
     }
 
-    /// The way from whatever happened to the compact decision. Once every buffer has found its
-    /// size it asks neither the allocator nor a lock, since whoever holds one may not run.
+    /// From whatever happened to the compact decision. Once every buffer has its size it neither allocates nor takes a lock,
+    /// since the thread that holds one may not run.
     pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
         let at = self.clock.now();
         self.count_sync(trigger, at);
@@ -123,7 +123,7 @@ impl ControlLoop {
             _ => self.state.disk_crossed_ns,
         }
         .filter(|_| disks_pressed);
-        // Whoever may go by prediction must have been seen.
+        // Pods that may be evicted by prediction must have been sampled.
         let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
             return SyncResult { node_sample, pressed, decided: None };
@@ -149,7 +149,7 @@ impl ControlLoop {
     }
 
     /// The node and its pods. Usages that moved are of this sample, but the memory.stat of a pod may be that of the
-    /// last full one: with `again`, it is read for those that would go first, and the order looked at once more.
+    /// last full one: with `again`, it is read for the first candidates, and the pods are ranked once more.
     fn see_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, again: bool) -> Arc<Snapshot> {
         let builder = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
         let mut snapshot = self.node_sampler.finish(builder, self.engine.pods());
@@ -188,7 +188,7 @@ impl ControlLoop {
     ) {
         self.gauges.reading(signal, available, capacity, at.wall);
         let why = match available {
-            // The kubelet has no figure of all pods where their group has no limit.
+            // The kubelet has no value for all pods where their cgroup has no limit.
             Reading::Unknown(UnknownReason::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
             // This is no node, or the file system has no limit of inodes.
             Reading::Unknown(UnknownReason::Absent) if signal.condition() == NodeCondition::DiskPressure => {
@@ -202,7 +202,7 @@ impl ControlLoop {
 
     fn note_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
         let reading = node_sample.stats.allocatable_memory;
-        // It is not read for each look: what was read before stays, with its limit.
+        // It is not read in each sync: the last value stays, with its limit.
         if let (Reading::Known(_), None) = (reading, node_sample.pods_root) {
             return;
         }
@@ -249,7 +249,7 @@ impl ControlLoop {
     }
 }
 
-/// What a look came to, before anything is done about it or told of it.
+/// The result of a sync, before anything is done about it or published.
 pub(super) struct SyncResult {
     node_sample: CompleteSample,
     pressed: bool,

@@ -1,5 +1,5 @@
-//! Tasks and time in reclaim: what the kernel side counts per cgroup is joined with the pods, and what it tells of too
-//! many tasks is given names.
+//! Tasks and time in reclaim: joins what the BPF programs count per cgroup with the pods, and names the cgroups of task
+//! alarms.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -22,24 +22,24 @@ use crate::telemetry::pod_rates::{PodActivity, PodTaskDelta};
 use crate::telemetry::queue::TelemetryEvent;
 
 impl ControlLoop {
-    /// Names of this moment go with it: the cgroup may be gone soon. The look that follows decides.
+    /// Publishes alarms with the names of this moment, since the cgroup may be gone soon. The sync that follows decides.
     pub(super) fn take_alarms(&mut self, alarms: &[TaskAlarm]) {
         for alarm in alarms {
-            // The node's own line is the engine's to tell.
+            // The engine reports the node's own threshold.
             if alarm.alarm == Alarm::NodeTasks {
                 self.state.rearm_pids = true;
                 continue;
             }
-            let told = describe(alarm, &self.node_sampler.cgroups, &self.pod_index);
-            if told.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
+            let described = describe(alarm, &self.node_sampler.cgroups, &self.pod_index);
+            if described.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
                 continue;
             }
             let at = self.clock.at(alarm.stamp.ktime_ns).wall;
-            self.telemetry.publish(Event::TaskAlarm(told), at);
+            self.telemetry.publish(Event::TaskAlarm(described), at);
         }
     }
 
-    /// Arms the node's own line of tasks where the next threshold is.
+    /// Sets the kernel threshold of the node's tasks where the next threshold is.
     pub(super) fn arm_tasks(&mut self, node_sample: &CompleteSample, left: i64) {
         let Some(tasks) = node_sample.tasks.known() else { return };
         let root = self.node_sampler.cgroups.root();
@@ -55,9 +55,9 @@ impl ControlLoop {
         self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), anew);
     }
 
-    /// Tells what tasks did since the last time, if it is time to.
+    /// Publishes what tasks did since the last time, if that is due.
     pub(super) fn publish_pod_activity(&mut self, now_ns: u64) {
-        // The machine's line is held against forks less exits, which tasks that are not reaped are not in.
+        // The machine's threshold is compared with forks less exits, which do not include tasks that are not reaped.
         self.state.rearm_pids = true;
         let (programs, Some(kernel)) = self.notifier.bpf.programs() else { return };
         if let Some(deltas) =
@@ -68,13 +68,13 @@ impl ControlLoop {
     }
 }
 
-/// Between two looks at the counts.
+/// The time between two reads of the counts.
 const TALLY_NS: u64 = 10_000_000_000;
 
-/// Between two sweeps of the kernel side's maps.
+/// The time between two sweeps of the BPF maps.
 const SWEEP_NS: u64 = 60_000_000_000;
 
-/// How long an alarm that was told is not told again.
+/// How long an alarm is not sent again.
 const REARM_NS: u64 = 10_000_000_000;
 
 /// What the counts were.
@@ -84,12 +84,12 @@ pub(crate) struct TaskTotals {
     stalls: Vec<(u64, ReclaimTime)>,
     before: HashMap<u64, PodActivity>,
     programs: u32,
-    looked_ns: u64,
+    read_ns: u64,
     swept_ns: u64,
 }
 
 impl TaskTotals {
-    /// Reads the counts if it is time to; what each pod did since. Also cleans the kernel side's maps.
+    /// Reads the counts if that is due, and returns what each pod did since. Also sweeps the BPF maps.
     pub(crate) fn take(
         &mut self,
         kernel: &mut BpfHandle,
@@ -98,10 +98,10 @@ impl TaskTotals {
         sampler: &Sampler,
         pod_index: &PodIndex,
     ) -> Option<Vec<PodTaskDelta>> {
-        if now_ns.saturating_sub(self.looked_ns) < TALLY_NS {
+        if now_ns.saturating_sub(self.read_ns) < TALLY_NS {
             return None;
         }
-        self.looked_ns = now_ns;
+        self.read_ns = now_ns;
         if self.programs != programs {
             // Other programs have begun to count.
             self.programs = programs;
@@ -167,7 +167,7 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMa
 /// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
 pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
     let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
-    let mut told = event_log::TaskAlarm {
+    let mut described = event_log::TaskAlarm {
         alarm: what.name(),
         owner: KillCgroups::read(sampler).named(leaf_id, pod_index),
         pid: tgid,
@@ -179,8 +179,8 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
     let pods = sampler.pods();
     let owner = pods.owner(leaf_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
     let Some((owner, group)) = owner else {
-        told.limit_scope = (what == Alarm::PidsLimit).then_some("other");
-        return told;
+        described.limit_scope = (what == Alarm::PidsLimit).then_some("other");
+        return described;
     };
     let container = owner.container.and_then(|index| group.containers.get(index));
     if what == Alarm::PidsLimit {
@@ -190,10 +190,10 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
             let folder = folder?;
             (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
         });
-        told.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
-        told.forks_rejected = limited.and_then(|(_, folder)| refused_forks(&folder));
+        described.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
+        described.forks_rejected = limited.and_then(|(_, folder)| refused_forks(&folder));
     }
-    told
+    described
 }
 
 /// How many forks the limit of this group refused since it was made.

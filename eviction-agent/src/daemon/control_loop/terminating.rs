@@ -1,11 +1,11 @@
-//! Pods on their way out whose objects are gone before what they hold is: a forced deletion takes the
-//! object away at once, and an agent may have ended in between.
+//! Terminating pods whose objects are gone while processes are left: a forced deletion removes the object at once, and an
+//! agent may have ended in between.
 //!
-//! As long as somebody is in such a pod's cgroup it is on its way, so that nobody else goes for the same
-//! shortage; and no longer than the kubelet waits for a victim once it has had its grace period.
+//! As long as there are processes in the cgroup of such a pod it counts as terminating, so that no other pod is evicted for
+//! the same shortage; and no longer than the kubelet waits for a victim after its grace period.
 //!
-//! No directory comes or goes when a process ends, so it is looked for after each look, by what is kept
-//! open for it: what follows from it takes memory, and a decision must not wait for that.
+//! No directory is created or removed when a process ends, so open files of the cgroup are checked after each sync: what
+//! follows from it takes memory, and a decision must not wait for that.
 
 use std::path::PathBuf;
 
@@ -21,31 +21,31 @@ use super::ControlLoop;
 use super::evictions::grace_of;
 use eviction_node::clock::mono_ns;
 
-/// A pod on its way out whose object is gone.
+/// A terminating pod whose object is gone.
 #[derive(Debug)]
 pub(super) struct TerminatingPod {
     uid: Box<str>,
-    /// By then its cgroup is of no interest any more.
+    /// From then on its cgroup does not count.
     until_ns: u64,
     groups: PopulatedWatch,
 }
 
 impl TerminatingPod {
-    /// Whose.
+    /// The UID of the pod.
     pub(super) fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// What another one is told apart by.
+    /// What differs between two of them.
     fn told(&self) -> (&str, u64) {
         (&self.uid, self.until_ns)
     }
 }
 
 impl ControlLoop {
-    /// Tells the engine who is leaving, if others are than before. Before it is told of the pods.
-    pub(super) fn tell_leaving(&mut self) {
-        let leaving = self.find_leaving(mono_ns());
+    /// Passes the terminating pods to the engine, if they are others than before. Before it gets the pods.
+    pub(super) fn step_terminating(&mut self) {
+        let leaving = self.find_terminating(mono_ns());
         let before = std::mem::replace(&mut self.state.terminating, leaving);
         if self.state.terminating.iter().map(TerminatingPod::told).eq(before.iter().map(TerminatingPod::told))
         {
@@ -56,23 +56,23 @@ impl ControlLoop {
         self.step(Input { at, event: Event::Terminating(uids) });
     }
 
-    /// Whether a pod is on its way out without its object.
-    pub(super) fn is_leaving(&self, uid: &str) -> bool {
+    /// Whether a pod is terminating without its object.
+    pub(super) fn is_terminating(&self, uid: &str) -> bool {
         self.state.terminating.iter().any(|it| *it.uid == *uid)
     }
 
-    /// Whether somebody is in the cgroup of a pod, with or without its object.
+    /// Whether there are processes in the cgroup of a pod, with or without its object.
     pub(super) fn is_populated(&self, uid: &str) -> bool {
         self.memory_folders(uid).any(|folder| is_populated(&folder))
     }
 
-    /// Waits no longer for those that are gone, or should be. Whether that is to be looked at now.
-    pub(super) fn review_leaving(&mut self, now_ns: u64) -> bool {
+    /// Stops waiting for pods that are gone, or should be. Returns whether a sync is due now.
+    pub(super) fn review_terminating(&mut self, now_ns: u64) -> bool {
         let is_populated = |it: &TerminatingPod| it.groups.are_populated() || self.is_populated(&it.uid);
         let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !is_populated(it);
         let is_over = self.state.terminating.iter().any(is_over);
         if is_over {
-            self.tell_pods();
+            self.step_pods();
         }
         is_over
     }
@@ -93,7 +93,7 @@ impl ControlLoop {
         watched
     }
 
-    /// The folders of a pod's groups, also without its object.
+    /// The directories of a pod's cgroups, also without its object.
     pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<CgroupDirs> {
         self.folders_of(self.cgroups_by_uid(uid))
     }
@@ -103,17 +103,17 @@ impl ControlLoop {
         self.node_sampler.cgroups.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
     }
 
-    fn find_leaving(&self, now_ns: u64) -> Vec<TerminatingPod> {
+    fn find_terminating(&self, now_ns: u64) -> Vec<TerminatingPod> {
         let pods = self.pod_index.active();
-        let is_leaving = |it: &&InFlightEviction| {
-            // Before the pods are known nobody can be missed.
+        let is_terminating = |it: &&InFlightEviction| {
+            // Before the pods are known none is missing.
             it.is_executing()
                 && !it.reported_gone
                 && !(it.restored && pods.is_empty())
                 && pods.index_of(&it.pod.uid).is_none()
                 && self.is_populated(&it.pod.uid)
         };
-        let leaving = self.engine.in_flight().iter().filter(is_leaving).map(|it| {
+        let leaving = self.engine.in_flight().iter().filter(is_terminating).map(|it| {
             let uid = &it.pod.uid;
             let known = self.state.terminating.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
             let decided_ns = self.clock.mono_of(it.decided_at);

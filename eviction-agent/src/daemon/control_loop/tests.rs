@@ -246,7 +246,7 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
     runtime().block_on(async {
         let mut rig = rig(profile)?;
         let (uid, mut stays) = rig.lose_object_of("other");
-        assert!(rig.control_loop.is_leaving(&uid));
+        assert!(rig.control_loop.is_terminating(&uid));
         rig.warm_up().await;
         let mut grower = rig.grower();
         for turn in 0..TURNS {
@@ -254,10 +254,10 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
             assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
         }
         assert!(grower.wait().unwrap().success());
-        assert!(rig.control_loop.is_leaving(&uid), "somebody is in it");
+        assert!(rig.control_loop.is_terminating(&uid), "somebody is in it");
         stays.kill().unwrap();
         stays.wait().unwrap();
-        while rig.control_loop.is_leaving(&uid) {
+        while rig.control_loop.is_terminating(&uid) {
             let (end, name, asked) = rig.turn().await;
             assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
         }

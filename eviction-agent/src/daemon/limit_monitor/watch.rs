@@ -7,36 +7,36 @@ use eviction_node::sampler::MemoryUsage;
 
 use super::super::memory_notifier::{GrowthSource, MinRearm, ThresholdPlan, plan_thresholds};
 
-/// A group that usage tells nothing of is looked at so often.
-const BLIND_NS: u64 = 1_000_000_000;
+/// How often a cgroup is sampled whose usage does not show that its limit comes near.
+const UNSEEN_NS: u64 = 1_000_000_000;
 
-/// What goes to and fro at the line is told of at most so often; all of it is counted.
-const TOLD_AGAIN_NS: u64 = 10_000_000_000;
+/// A cgroup that comes near its limit again and again is reported at most so often; all of it is counted.
+const PUBLISHED_AGAIN_NS: u64 = 10_000_000_000;
 
-/// The working sets at which a limit becomes near, and below which it is so no more.
+/// The working sets at which a limit becomes near, and below which it no longer is.
 fn near_and_away(limit: u64, near_percent: u8) -> (u64, u64) {
     let left = (u128::from(limit) * u128::from(near_percent) / 100) as u64;
     (limit - left, limit - left - left / 2)
 }
 
-/// What has changed about a group.
+/// What has changed about a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitChange {
     /// Its limit is near now.
     Near {
-        /// Whether to tell of it.
-        tell: bool,
+        /// Whether to report it.
+        publish: bool,
     },
-    /// It is so no more, after so long.
+    /// It is no longer near.
     Away {
         /// Nanoseconds since it came near.
         near_ns: u64,
-        /// Whether to tell of it.
-        tell: bool,
+        /// Whether to report it.
+        publish: bool,
     },
 }
 
-/// A group with a limit.
+/// A cgroup with a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitWatch {
     /// Its cgroup id.
@@ -45,25 +45,25 @@ pub(crate) struct LimitWatch {
     pub(crate) owner: LimitScope,
     /// The limit, bytes.
     pub(crate) limit: u64,
-    /// How near it is told of, in percent of the limit.
+    /// How near it is reported, in percent of the limit.
     near_percent: u8,
-    /// Since when it is near.
+    /// Since when the limit is near.
     pub(crate) near_since_ns: Option<u64>,
-    /// What is armed, and by which number; nothing where it fired or nothing could be armed.
+    /// The kernel threshold and its number; `None` where it fired or could not be set.
     armed: Option<(u64, ThresholdPlan)>,
-    /// It is to be looked at: it fired, or is new.
+    /// The cgroup is to be sampled: its threshold fired, or it is new.
     fired: bool,
-    /// Usage does not tell when its limit comes near: it is there all the time.
+    /// Usage does not show that the limit comes near: it is there all the time.
     pub(super) is_blind: bool,
-    looked_ns: u64,
-    /// The kernel's stamp of what it fired for.
+    sampled_ns: u64,
+    /// The kernel's timestamp of the crossing.
     crossed_ns: Option<u64>,
-    told_ns: Option<u64>,
-    is_told: bool,
+    published_ns: Option<u64>,
+    is_published: bool,
 }
 
 impl LimitWatch {
-    /// A group of which nothing is known but its limit.
+    /// A cgroup of which nothing is known but its limit.
     pub(crate) fn new(id: u64, owner: LimitScope, limit: u64, near_percent: u8) -> Self {
         Self {
             id,
@@ -74,14 +74,14 @@ impl LimitWatch {
             armed: None,
             fired: true,
             is_blind: false,
-            looked_ns: 0,
+            sampled_ns: 0,
             crossed_ns: None,
-            told_ns: None,
-            is_told: false,
+            published_ns: None,
+            is_published: false,
         }
     }
 
-    /// Takes in how much it has. What was armed for another limit is of no use.
+    /// Takes a sample. A threshold that was set for another limit is of no use.
     pub(crate) fn judge(&mut self, limit: u64, working_set: u64, at_ns: u64) -> Option<LimitChange> {
         if self.limit != limit {
             self.limit = limit;
@@ -92,36 +92,36 @@ impl LimitWatch {
             None if working_set >= near => {
                 self.near_since_ns = Some(at_ns);
                 self.armed = None;
-                let again = |told: u64| at_ns.saturating_sub(told) >= TOLD_AGAIN_NS;
-                self.is_told = self.told_ns.is_none_or(again);
-                if self.is_told {
-                    self.told_ns = Some(at_ns);
+                let again = |published: u64| at_ns.saturating_sub(published) >= PUBLISHED_AGAIN_NS;
+                self.is_published = self.published_ns.is_none_or(again);
+                if self.is_published {
+                    self.published_ns = Some(at_ns);
                 }
-                Some(LimitChange::Near { tell: self.is_told })
+                Some(LimitChange::Near { publish: self.is_published })
             }
             Some(since_ns) if working_set < away => {
                 self.near_since_ns = None;
                 self.armed = None;
-                let tell = std::mem::take(&mut self.is_told);
-                Some(LimitChange::Away { near_ns: at_ns.saturating_sub(since_ns), tell })
+                let publish = std::mem::take(&mut self.is_published);
+                Some(LimitChange::Away { near_ns: at_ns.saturating_sub(since_ns), publish })
             }
             _ => None,
         }
     }
 
-    /// It was not told that it is near: then neither is the end of that.
-    pub(crate) fn was_not_told(&mut self) {
-        self.is_told = false;
-        self.told_ns = None;
+    /// That the limit is near was not reported: then neither is the end of that.
+    pub(crate) fn was_not_published(&mut self) {
+        self.is_published = false;
+        self.published_ns = None;
     }
 
-    /// The working set at which something changes about it.
+    /// The working set at which its state changes.
     pub(crate) fn line(&self) -> u64 {
         let (near, away) = near_and_away(self.limit, self.near_percent);
         if self.near_since_ns.is_some() { away } else { near }
     }
 
-    /// What to arm, unless what is armed serves.
+    /// The kernel threshold to set, unless the present one serves.
     pub(crate) fn wants(&self, growth: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
         let wanted = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.line()]);
         match self.armed {
@@ -130,23 +130,22 @@ impl LimitWatch {
         }
     }
 
-    /// It is armed now, by this number.
+    /// Its threshold is set, by this number.
     pub(crate) fn is_armed_by(&mut self, number: u64, arming: ThresholdPlan) {
         self.armed = Some((number, arming));
     }
 
-    /// What was armed is gone, with the programs that it was told.
+    /// Its threshold is gone, with the programs in which it was set.
     pub(crate) fn is_disarmed(&mut self) {
         self.armed = None;
     }
 
-    /// Whether something is armed on it.
+    /// Whether a threshold is set.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
 
-    /// The kernel told of a crossing. False if it is an earlier arming's, or another group's that had
-    /// this id.
+    /// The kernel reported a crossing. False if it is of an earlier threshold, or of another cgroup that had this id.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
         let is_own = self.armed.is_some_and(|(own, _)| own == crossed.generation);
         if is_own {
@@ -157,30 +156,30 @@ impl LimitWatch {
         is_own
     }
 
-    /// Whether it fired, and was not looked at since.
+    /// Whether its threshold fired, and it was not sampled since.
     pub(crate) fn has_fired(&self) -> bool {
         self.fired
     }
 
-    /// When it is to be looked at, if something is to be seen then that nothing else tells.
+    /// When it is to be sampled, if nothing else would report a change.
     pub(super) fn due_ns(&self) -> Option<u64> {
         match (self.fired, self.is_blind) {
             (true, _) => Some(0),
-            (false, true) => Some(self.looked_ns.saturating_add(BLIND_NS)),
+            (false, true) => Some(self.sampled_ns.saturating_add(UNSEEN_NS)),
             (false, false) => None,
         }
     }
 
-    /// Somebody looks at it now. Gives the kernel's stamp of what it fired for.
-    pub(crate) fn is_looked_at(&mut self, now_ns: u64) -> Option<u64> {
+    /// Notes that it is sampled now. Returns the kernel's timestamp of the crossing.
+    pub(crate) fn note_sample(&mut self, now_ns: u64) -> Option<u64> {
         self.fired = false;
-        self.looked_ns = now_ns;
+        self.sampled_ns = now_ns;
         self.crossed_ns.take()
     }
 
-    /// Notes whether a hook will tell that the limit is near: none that sees usage does where page
-    /// cache fills the group, and makes room for the rest.
-    pub(crate) fn note_sight(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
+    /// Notes whether a probe will report that the limit is near: one that sees usage does not where page cache fills the
+    /// cgroup and makes room for the rest.
+    pub(crate) fn note_visibility(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
         let told_up_to = match growth {
             Some(growth) if growth.sees_every_charge => u64::MAX,
             Some(_) => near_and_away(self.limit, self.near_percent).1,
@@ -190,8 +189,8 @@ impl LimitWatch {
     }
 }
 
-/// Whether what is armed does what is wanted. So much charged cannot be more than was wanted then, so
-/// that a sum of charges never fires too late; a usage does where page cache went meanwhile.
+/// Whether the present threshold does what the wanted one would. A sum of charges never fires too late, since the
+/// headroom cannot have shrunk by more than was charged; a usage does where page cache went meanwhile.
 fn serves(armed: &ThresholdPlan, wanted: &ThresholdPlan, limit: u64) -> bool {
     let slack = limit / 128;
     let above = match (armed.usage_above, wanted.usage_above) {
@@ -236,25 +235,27 @@ mod tests {
         let mut watch = watch();
         let mut judge = |at: u64, working_set: u64| watch.judge(1000 * MIB, working_set * MIB, at * SECOND);
         assert_eq!(judge(1, 899), None);
-        assert_eq!(judge(2, 900), Some(LimitChange::Near { tell: true }));
+        assert_eq!(judge(2, 900), Some(LimitChange::Near { publish: true }));
         assert_eq!(judge(3, 1000), None);
         assert_eq!(judge(4, 850), None, "what swings around the line is one nearness");
-        assert_eq!(judge(5, 849), Some(LimitChange::Away { near_ns: 3 * SECOND, tell: true }));
+        assert_eq!(judge(5, 849), Some(LimitChange::Away { near_ns: 3 * SECOND, publish: true }));
         assert_eq!(judge(6, 849), None);
     }
 
     #[test]
     fn what_goes_to_and_fro_is_told_now_and_then() {
         let mut watch = watch();
-        let mut told = 0;
+        let mut published = 0;
         for at in 0..40 {
             let working_set = if at % 2 == 0 { 950 } else { 500 };
             match watch.judge(1000 * MIB, working_set * MIB, at * SECOND) {
-                Some(LimitChange::Near { tell } | LimitChange::Away { tell, .. }) => told += u32::from(tell),
+                Some(LimitChange::Near { publish } | LimitChange::Away { publish, .. }) => {
+                    published += u32::from(publish)
+                }
                 None => panic!("each is counted"),
             }
         }
-        assert_eq!(told, 8, "both ways, each ten seconds");
+        assert_eq!(published, 8, "both ways, each ten seconds");
     }
 
     #[test]
@@ -268,7 +269,10 @@ mod tests {
         let armed = watch.wants(TOLD_OF_ALL, far).unwrap();
         assert_eq!(armed.gross, Some(1299 * MIB));
         watch.is_armed_by(2, armed);
-        assert_eq!(watch.judge(520 * MIB, far.working_set, SECOND), Some(LimitChange::Near { tell: true }));
+        assert_eq!(
+            watch.judge(520 * MIB, far.working_set, SECOND),
+            Some(LimitChange::Near { publish: true })
+        );
         let armed = watch.wants(TOLD_OF_ALL, far).unwrap();
         assert_eq!((armed.gross, armed.usage_below), (None, Some(442 * MIB)));
         assert!(!watch.fire(&crossed(2)), "that arming is of no use any more");
@@ -281,7 +285,7 @@ mod tests {
         watch.is_armed_by(5, watch.wants(TOLD_OF_ALL, seen(100, 100)).unwrap());
         assert!(!watch.fire(&crossed(4)), "an earlier arming, perhaps of another group with this id");
         assert!(watch.is_armed());
-        watch.is_looked_at(SECOND);
+        watch.note_sample(SECOND);
         assert_eq!(watch.due_ns(), None);
         assert!(watch.fire(&crossed(5)) && watch.has_fired() && !watch.is_armed());
         assert!(!watch.fire(&crossed(5)));
@@ -307,9 +311,9 @@ mod tests {
     #[test]
     fn where_page_cache_fills_a_group_usage_does_not_tell() {
         let mut watch = watch();
-        watch.is_looked_at(SECOND);
+        watch.note_sample(SECOND);
         let mut is_blind = |growth, seen| {
-            watch.note_sight(growth, seen);
+            watch.note_visibility(growth, seen);
             watch.due_ns() == Some(2 * SECOND)
         };
         assert!(is_blind(Some(BLIND), seen(990, 400)));
@@ -317,14 +321,14 @@ mod tests {
         assert!(!is_blind(Some(TOLD_OF_ALL), seen(990, 400)));
         assert!(is_blind(None, seen(800, 400)), "nothing tells of anything");
         watch.judge(1000 * MIB, 950 * MIB, SECOND);
-        watch.note_sight(Some(BLIND), seen(990, 950));
+        watch.note_visibility(Some(BLIND), seen(990, 950));
         assert_eq!(watch.due_ns(), None, "it is known already");
     }
 
     #[test]
     fn a_limit_of_nothing_is_survived() {
         let mut watch = LimitWatch::new(7, LimitScope::Pod, 0, 10);
-        assert_eq!(watch.judge(0, 0, SECOND), Some(LimitChange::Near { tell: true }));
+        assert_eq!(watch.judge(0, 0, SECOND), Some(LimitChange::Near { publish: true }));
         assert!(watch.wants(BLIND, seen(0, 0)).is_some());
     }
 }

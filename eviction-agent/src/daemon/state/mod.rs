@@ -51,7 +51,7 @@ const VERSION: u64 = 5;
 /// The id of this boot of the machine, by the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// All that the control loop knows and no sample can tell.
+/// All that the control loop knows and no sample contains.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LoopState {

@@ -1,4 +1,4 @@
-//! Who writes: on the slow side, one file at a time, always the latest.
+//! Writes the state file from the main thread, always the latest state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,13 @@ use crate::telemetry::metrics::Metrics;
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
-/// What the reaction says while a write takes its time: the latest is all that counts.
+/// States that wait while a write takes its time: only the latest counts.
 const ROOM: usize = 16;
 
-/// What is asked of the API server does not wait longer for a write: a disk that hangs is no reason
-/// to do nothing.
+/// How long a request to the API server waits for a write: a disk that hangs is no reason to do nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Writes what the reaction says, until that ends.
+/// Writes the states of the control loop.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     receiver: Receiver<LoopState>,
@@ -34,13 +33,13 @@ pub(crate) struct StateWriter {
 #[derive(Clone, Debug)]
 pub(crate) struct DurableRevision {
     progress: watch::Receiver<u64>,
-    /// How far it was when somebody had waited in vain: until it is further nobody waits again.
+    /// The last number when a wait timed out: until there is another one nothing waits again.
     given_up: Option<u64>,
     metrics: Arc<Metrics>,
 }
 
 impl StateWriter {
-    /// Both ends: for the reaction, the writer, and those that wait for it.
+    /// The sender of the control loop, the writer, and what requests wait for.
     ///
     /// # Errors
     /// If there can be no channel.
@@ -56,7 +55,7 @@ impl StateWriter {
         Ok((sender, writer, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
     }
 
-    /// Writes until the reaction is gone. Needs a tokio runtime.
+    /// Writes until the control loop has ended. Needs a tokio runtime.
     ///
     /// # Errors
     /// If the channel cannot be watched.
@@ -99,7 +98,7 @@ impl StateWriter {
         written.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
     }
 
-    /// Says it once, until it is otherwise.
+    /// Logs a result that differs from the one before.
     fn say(&self, result: &Result<(), String>, worked: bool) {
         let file = self.file.path().display();
         match result {
@@ -114,8 +113,7 @@ impl StateWriter {
 }
 
 impl DurableRevision {
-    /// Waits until what the reaction said under this number was written, or cannot be, or takes too
-    /// long.
+    /// Waits until the state of this number was written, or cannot be, or takes too long.
     pub(crate) async fn wait_for(&mut self, number: u64) {
         let now = *self.progress.borrow();
         if self.given_up == Some(now) || now >= number {
