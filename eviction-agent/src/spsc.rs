@@ -80,7 +80,7 @@ impl<T> Drop for Sender<T> {
 impl<T> Receiver<T> {
     /// Takes what is there without waiting.
     pub(crate) fn next(&mut self) -> Next<T> {
-        // Asked in this order: what was sent before the end is not lost.
+        // Read in this order: what was sent before the end is not lost.
         let ended = self.ring.is_abandoned();
         match self.ring.pop() {
             Ok(value) => Next::Value(value),

@@ -1,4 +1,4 @@
-//! `config`: what would be decided by, and who says so.
+//! `config`: the configuration in force, with the origin of each value.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -160,7 +160,7 @@ impl From<DryRunArg> for DryRun {
 
 impl ServiceArgs {
     /// For an agent that acts on nothing, beside another one.
-    pub(super) fn only_look(&mut self) -> Result<(), Failure> {
+    pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
         if let Some(action @ (ActionArg::Kill | ActionArg::Evict)) = self.action {
             let name = Action::from(action).lower_name();
             return Err(Failure::usage(format!("--action {name}: record evicts no pod")));
@@ -173,7 +173,7 @@ impl ServiceArgs {
 }
 
 impl ConfigurationArgs {
-    /// Where the configuration of this node is, and what the command line says in its place.
+    /// Where the configuration of this node is, and the settings of the command line in its place.
     ///
     /// # Errors
     /// If options contradict each other.
@@ -246,7 +246,7 @@ const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 const NODE_NAME: &str = "NODE_NAME";
 const NODE_IP: &str = "NODE_IP";
 
-/// Where the pods are asked for, and of which node.
+/// The API server that the pods come from, and the node.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
@@ -264,7 +264,7 @@ impl ClusterArgs {
         self.kubeconfig.clone()
     }
 
-    /// Who asks the kubelet.
+    /// The credentials for requests to the kubelet.
     pub(super) fn caller(&self) -> Caller {
         let Self { kubeconfig, node_name } = self;
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -275,7 +275,7 @@ impl ClusterArgs {
         }
     }
 
-    /// The options that are no part of an AgentConfiguration, each with who says so.
+    /// The options that are no part of an AgentConfiguration, each with its origin.
     pub(super) fn settings(&self) -> Vec<Setting> {
         let Self { kubeconfig, node_name } = self;
         let setting = |path: &str, value: String, origin| Setting { path: path.to_owned(), value, origin };
@@ -291,7 +291,7 @@ impl ClusterArgs {
         kubeconfig.into_iter().chain(name).collect()
     }
 
-    /// The cluster to ask for pods, where no file of them is given: one is named, or this runs in a pod.
+    /// The cluster that pods come from if there is no file of them: one is named, or this runs in a pod.
     pub(super) fn options(self, pods_given: bool) -> Option<ClusterOptions> {
         let Self { kubeconfig, node_name } = self;
         let named = kubeconfig.is_some() || node_name.is_some();

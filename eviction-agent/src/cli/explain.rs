@@ -136,7 +136,7 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, End
     Ok(code)
 }
 
-/// The decisions of a recording that are asked for.
+/// The decisions of a recording that the options select.
 fn explained(args: &ExplainArgs, file: &Path, code: &mut ExitCode) -> Result<Explained, Failure> {
     if args.config.is_some() || args.profile.is_some() {
         let error = "explain: --config and --profile do not change a recording";
@@ -250,7 +250,7 @@ impl<'a> Explanations<'a> {
         if pod.is_some() { writeln!(out) } else { Ok(()) }
     }
 
-    /// What is wrong with the pod that was asked for, if no scenario has it.
+    /// The error about the pod of the options, if no scenario has it.
     fn complaint(&self) -> Option<String> {
         let asked = self.args.pod.as_deref().filter(|_| !self.found)?;
         let hint = nearest_name(asked, self.names.iter().cloned())

@@ -60,7 +60,7 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
             // The samples of a metric come together.
             for (family, help) in FAMILIES {
                 writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
-                // Milliseconds tell the samples of a series apart.
+                // Samples of a series differ by milliseconds.
                 let mut last: BTreeMap<String, i64> = BTreeMap::new();
                 errors = write_points(&args.file, &mut |point| {
                     let Point { at, family: of, signal, namespace, pod, value } = point;
@@ -236,7 +236,7 @@ fn pod_usage(pod: PodStats<'_>) -> Value {
 
 const MEMORY: &str = "eviction_agent_pod_memory_working_set_bytes";
 
-/// The metrics of the agent that a recording can tell.
+/// The metrics of the agent that a recording contains.
 const FAMILIES: [(&str, &str); 4] = [
     ("eviction_agent_signal_available_bytes", "What is available by the eviction signal."),
     ("eviction_agent_signal_available_inodes", "What is available by the eviction signal."),

@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
         start_log(log_format, None);
         return short_lived(verb);
     }
-    // The daemon must not be held up by whoever reads its log.
+    // A slow reader of the log must not block the daemon.
     let writer = match LineWriter::start_log() {
         Ok(writer) => writer,
         Err(error) => {
@@ -140,7 +140,7 @@ fn refused(error: &clap::Error) -> ExitCode {
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let retired = errors(&arguments);
     match retired.is_empty() {
-        // Fails only where nobody reads it.
+        // Fails only without a reader.
         true => drop(error.print()),
         false => retired.iter().for_each(|error| complain(&format!("error: {error}\n"))),
     }

@@ -39,7 +39,7 @@ pub(super) fn out() -> Out {
     BufWriter::new(io::stdout().lock())
 }
 
-/// Writes to standard error. A closed one is ignored: there is nobody to be told.
+/// Writes to standard error. A closed one is ignored.
 pub(super) fn complain(text: &str) {
     let _ignored = io::stderr().write_all(text.as_bytes());
 }

@@ -58,7 +58,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
 
 /// Runs the agent without acting, and records.
 pub(super) fn record(mut args: RunArgs, directory: PathBuf) -> Result<ExitCode, Ended> {
-    args.service.only_look()?;
+    args.service.observe_only()?;
     run_recording(args, Some(directory))
 }
 

@@ -174,7 +174,7 @@ fn is_terminal_open(timeout: Duration) -> bool {
     let stdout = std::io::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
     let timeout = Timespec::try_from(timeout).unwrap_or_default();
-    // A signal ends the wait: it is looked at next.
+    // A signal ends the wait: it is checked next.
     let _interrupted = poll(&mut fds, Some(&timeout));
     !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
@@ -222,7 +222,7 @@ impl Source {
         Ok(())
     }
 
-    /// Goes to the time of the recording that was asked for.
+    /// Goes to the requested time of the recording.
     fn seek(&mut self, screen: &mut Screen) {
         if let Self::Recording(playback) = self
             && let Some(at) = screen.take_target()

@@ -18,7 +18,7 @@ use crate::telemetry::http::page::{Asked, serve};
 use crate::telemetry::live::state::NodeState;
 use std::io::Write as _;
 
-/// How often the agent is asked.
+/// How often requests are sent to the agent.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve the page of `report` on loopback: live from the running agent, or from a recording
@@ -71,7 +71,7 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the agent every second, on a thread of its own.
+/// Sends requests to the agent every second, on a thread of its own.
 fn follow(socket: SocketArgs) -> Result<Source, Failure> {
     let ask = move |since: u64| -> Result<(NodeState, String), Failure> {
         let state = socket.get_json("/v1/state")?;

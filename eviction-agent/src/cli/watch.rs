@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::client::SocketArgs;
 use super::output::{Ended, Out, StreamFormat, complain};
 
-/// How often the agent is asked.
+/// How often requests are sent to the agent.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Follow the events of a running agent: thresholds, evictions, OOM kills and all else that it reports
@@ -102,7 +102,7 @@ fn report_gap(before: Option<u64>, seq: u64) {
     }
 }
 
-/// Whether nobody reads standard output any more.
+/// Whether standard output has no reader any more.
 fn is_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let stdout = std::io::stdout();

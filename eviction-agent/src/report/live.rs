@@ -11,13 +11,13 @@ use super::series::Keep;
 use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, SignalReport, Signals};
 use crate::telemetry::live::state::{NodeState, PodState};
 
-/// So long is remembered.
+/// How long points are kept.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 /// Intervals of the points of signals and pods.
 const SIGNAL_MS: i64 = 2000;
 const POD_MS: i64 = 4000;
 
-/// What a running agent said so far.
+/// The report of a running agent so far.
 #[derive(Clone, Debug)]
 pub struct LiveReport {
     report: Report,

@@ -16,25 +16,25 @@ use crate::scenario::format::Outcome;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExpectedStep {
-    /// How the pass ended, or why there was none.
+    /// How the evaluation ended, or why there was none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub end: String,
-    /// What is lacking of the signal that drives the pass, in whole units.
+    /// The deficit of the driving signal, in whole units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deficit: Option<i64>,
-    /// Uids of the critical pods that would have gone.
+    /// UIDs of the critical pods that would have been evicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<String>,
     /// What the kernel says of memory, and whether that lets thresholds of memory be met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Value>,
-    /// Readings that were not believed, each with its reason.
+    /// Rejected readings, each with its reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
     /// Signals that have been unknown for long.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
-    /// Conditions of which nobody can tell whether they hold.
+    /// Conditions whose status is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_conditions: Vec<String>,
     /// Thresholds that are about to be met: `SIGNAL < QUANTITY in TIME`, or `now` if that is
@@ -44,7 +44,7 @@ pub struct ExpectedStep {
     /// What becomes of a changed configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<String>,
-    /// Pods whose turn had come, but which are protected: `uid`, `reason`, and what goes with it.
+    /// Pods that would have been evicted, but are protected: `uid`, `reason`, and what goes with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_pods: Vec<Value>,
     /// Uids of pods of which nothing is known, and which are too young for it.
@@ -53,22 +53,22 @@ pub struct ExpectedStep {
     /// Annotations of pods that say nothing: `uid`, `annotation`, `value`, `mistake`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_annotations: Vec<Value>,
-    /// Kills by the kernel that were told since the last step.
+    /// OOM kills since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub oom_kills: Vec<KillBrief>,
-    /// Verdicts on containers that ended, given since the last step.
+    /// Causes of terminations that were decided since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<EndBrief>,
 }
 
 impl ExpectedStep {
-    /// What the report of a pass says.
+    /// The report of a decision in brief.
     pub(super) fn of(report: &DecisionRecord) -> Self {
         Self {
             blind: report.unavailable.iter().map(ToString::to_string).collect(),
             unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
             proposal: report.proposal.as_ref().map(proposal),
-            ..Self::of_pass(report)
+            ..Self::of_evaluation(report)
         }
     }
 
@@ -80,7 +80,7 @@ impl ExpectedStep {
         self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
     }
 
-    fn of_pass(report: &DecisionRecord) -> Self {
+    fn of_evaluation(report: &DecisionRecord) -> Self {
         match &report.subject {
             RecordSubject::Evaluated(evaluation) => Self {
                 end: name(&evaluation.end),
@@ -108,8 +108,8 @@ impl ExpectedStep {
                     .candidates
                     .iter()
                     .filter_map(|candidate| Some((&candidate.pod, candidate.protection.as_ref()?)))
-                    .flat_map(|(pod, shelter)| {
-                        shelter.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
+                    .flat_map(|(pod, protection)| {
+                        protection.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
                     })
                     .collect(),
                 ..Self::default()
@@ -154,11 +154,11 @@ fn proposal(state: &ProposalRecord) -> String {
     }
 }
 
-/// The fields of what is told of a pod, and its uid.
-fn of_pod(pod: &PodName, told: &impl Serialize) -> Value {
+/// The fields of a value about a pod, and its UID.
+fn of_pod(pod: &PodName, value: &impl Serialize) -> Value {
     let mut fields = json!({ "uid": pod.uid });
-    if let (Some(fields), Ok(Value::Object(told))) = (fields.as_object_mut(), serde_json::to_value(told)) {
-        fields.extend(told);
+    if let (Some(fields), Ok(Value::Object(more))) = (fields.as_object_mut(), serde_json::to_value(value)) {
+        fields.extend(more);
     }
     fields
 }
@@ -293,11 +293,11 @@ pub struct KillBrief {
     pub container: String,
     /// The victim's process.
     pub tgid: u32,
-    /// Whose limit it was.
+    /// The scope of the limit.
     pub limit_owner: LimitScope,
-    /// What the victim was.
+    /// The role of the victim.
     pub victim: OomVictimRole,
-    /// Since when we evict the pod.
+    /// Since when the agent evicts the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicting_since: Option<Timestamp>,
     /// Processes of the group that were killed together so far.
@@ -306,7 +306,7 @@ pub struct KillBrief {
     /// Kills in the pod so far.
     #[serde(default)]
     pub in_pod: u64,
-    /// It was told before.
+    /// It was reported before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
@@ -326,7 +326,7 @@ pub struct EndBrief {
     /// Whose limit it was, if a kill had a part in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_owner: Option<LimitScope>,
-    /// What else happened to it before it was gone.
+    /// Contributing causes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<TerminationCause>,
 }

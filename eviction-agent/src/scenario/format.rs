@@ -29,7 +29,7 @@ pub struct Case {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scenario {
-    /// By which it is known.
+    /// The name.
     pub name: String,
     /// The node's own configuration.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct Scenario {
     /// Every pod there is.
     #[serde(default, deserialize_with = "nullable")]
     pub pods: Vec<Pod>,
-    /// Passes, one after the other.
+    /// Syncs, one after the other.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<Step>,
 }
@@ -60,13 +60,13 @@ pub struct Filesystems {
     pub split_image_fs: bool,
 }
 
-/// One pass.
+/// One sync.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// The clock during the pass.
+    /// The time of the sync.
     pub at: Timestamp,
-    /// What the first look sees.
+    /// The first sample.
     pub summary: Option<Summary>,
     /// What came of evictions since the last step; else every pod that was evicted and is not
     /// named by `active_pods` is gone.
@@ -79,26 +79,26 @@ pub struct Step {
     pub containers_ended: Vec<ContainerEnded>,
     /// Uids of the active pods; else all that are not gone.
     pub active_pods: Option<Vec<Box<str>>>,
-    /// What the looks see of the node's memory beside the Summary.
+    /// The node's memory in the samples beside the Summary.
     #[serde(default)]
     pub memory: Memory,
     /// The configuration was changed.
     pub propose: Option<Proposed>,
-    /// Somebody accepts a changed configuration that waits.
+    /// A pending configuration is applied.
     #[serde(default)]
     pub accept: bool,
-    /// What the look after node-level reclaim sees, else the first look's.
+    /// The sample after node reclaim, else the first one.
     pub summary_after_reclaim: Option<Summary>,
-    /// Why the first look fails.
+    /// Why the first sample fails.
     #[serde(default)]
     pub summary_error: String,
-    /// Why the look after node-level reclaim fails.
+    /// Why the sample after node reclaim fails.
     #[serde(default)]
     pub summary_after_reclaim_error: String,
-    /// Why nobody knows whether images have a file system of their own.
+    /// Why it is not known whether images have a file system of their own.
     #[serde(default)]
     pub disk_info_error: String,
-    /// Why nobody knows whether it is split.
+    /// Why it is not known whether it is split.
     #[serde(default)]
     pub container_fs_info_error: String,
     /// Why each kill fails.
@@ -109,7 +109,7 @@ pub struct Step {
     pub admit: Vec<Box<str>>,
 }
 
-/// What came of a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Outcome {
@@ -123,12 +123,12 @@ pub struct Outcome {
     /// `agent` for the agent's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub config_error_stage: String,
-    /// Pass by pass.
+    /// Sync by sync.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<StepOutcome>,
 }
 
-/// What came of one pass.
+/// The outcome of one sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StepOutcome {
@@ -220,7 +220,7 @@ pub struct EventOutcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdmitOutcome {
-    /// Who asked.
+    /// The UID of the pod.
     pub uid: String,
     /// The answer.
     pub admit: bool,

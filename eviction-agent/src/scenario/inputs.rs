@@ -1,4 +1,4 @@
-//! What the engine is told between two passes of a scenario.
+//! Inputs of the engine between two syncs of a scenario, and the outcome of a step.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use serde_json::Value;
 use crate::scenario::expected::ExpectedStep;
 use crate::scenario::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 
-/// What came of an eviction.
+/// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evicted {
-    /// Whose.
+    /// The UID of the pod.
     pub uid: Box<str>,
     /// Why the pod is not gone; empty if it is.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// As a look has it.
+    /// As a sample has it.
     pub(super) fn detail(self) -> MemoryDetail {
         let Self { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
             self;
@@ -87,7 +87,7 @@ pub struct Proposed {
 
 const WARNING: &str = "Warning";
 
-/// A step on its way to its outcome.
+/// Collects the outcome of a step.
 pub(super) struct Record {
     outcome: StepOutcome,
     evictions: Vec<(usize, EvictionOutcome, EventOutcome)>,

@@ -41,7 +41,7 @@ pub struct Playback {
 }
 
 impl Playback {
-    /// Looks through a recording. Returns the times of its samples, too, the first one first.
+    /// Reads a recording once. Returns the times of its samples, too, the first one first.
     ///
     /// # Errors
     /// If it cannot be found, or has no sample.

@@ -14,8 +14,8 @@ use crate::zstd_stream::Frames;
 /// What was found at a place: a scenario, or why it is none.
 pub type Found = Result<Case, String>;
 
-/// Hands over everything that is found at a path, `-` being standard input. Folders are
-/// searched for `.json` and `.jsonl`, with `.zst` behind or not, in the order of names.
+/// Passes on everything that is found at a path, `-` being standard input. Directories are searched for `.json` and
+/// `.jsonl`, with `.zst` behind or not, in the order of names.
 pub fn each(path: &Path, use_one: &mut dyn FnMut(Found)) {
     if path == Path::new("-") {
         return stream("standard input", &mut io::stdin().lock(), use_one);

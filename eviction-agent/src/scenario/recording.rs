@@ -22,7 +22,7 @@ use super::run::Explained;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
 
-/// An engine that is told what was recorded.
+/// An engine that gets the inputs of a recording.
 #[derive(Debug, Default)]
 pub struct Replay {
     engine: Option<Engine>,
@@ -30,14 +30,14 @@ pub struct Replay {
     read: Option<(String, u64)>,
     /// The segment that is being read, and whether it goes on from the one before.
     follows: bool,
-    /// The pods after a key that says nothing new.
+    /// The pods after a key that are known already.
     skip_pods: bool,
     /// Containers whose termination the last item explains.
     ended: Vec<ContainerTerminated>,
 }
 
 impl Replay {
-    /// Takes an item of the recording. Returns what the engine decides, if it was told something.
+    /// Takes an item of the recording. Returns what the engine decides, if the item is an input.
     pub fn take(&mut self, item: &Item) -> Option<Decision> {
         self.ended.clear();
         match item {
@@ -114,16 +114,16 @@ pub(crate) fn engine(key: &Key) -> Engine {
     if dry_run {
         engine.set_dry_run();
     }
-    let mut tell = |event| drop(engine.step(Input { at, event }));
-    tell(Event::Restore(Box::new(state)));
+    let mut step = |event| drop(engine.step(Input { at, event }));
+    step(Event::Restore(Box::new(state)));
     if !terminating.is_empty() {
-        tell(Event::Terminating(terminating));
+        step(Event::Terminating(terminating));
     }
     if let Some(layout) = layout {
-        tell(Event::DiskLayout(Ok(layout)));
+        step(Event::DiskLayout(Ok(layout)));
     }
     if api == ApiReachability::Unreachable {
-        tell(Event::ApiServer(api));
+        step(Event::ApiServer(api));
     }
     engine
 }

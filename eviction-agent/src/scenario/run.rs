@@ -16,9 +16,9 @@ use crate::scenario::simulator::Simulator;
 /// What is laid over the configuration that scenarios have of the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Stands in the place of every `agentConfiguration`.
+    /// In place of every `agentConfiguration`.
     pub agent: Option<AgentConfiguration>,
-    /// Stands in the place of its profile.
+    /// In place of its profile.
     pub profile: Option<Profile>,
 }
 

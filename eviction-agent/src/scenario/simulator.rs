@@ -1,4 +1,4 @@
-//! The world around the engine in a scenario: what looks see, which calls fail, who is gone.
+//! The node around the engine in a scenario: samples, failing calls, and the pods that are left.
 //!
 //! All decisions are the engine's, and all texts those of [`eviction_core::message`].
 
@@ -24,27 +24,27 @@ use crate::scenario::expected::ExpectedStep;
 use crate::scenario::inputs::Record;
 use crate::source::summary::Summary;
 
-/// An engine, and everything that it hears from.
+/// An engine, and the sources of its inputs.
 pub(super) struct Simulator {
     engine: Engine,
     filesystems: Filesystems,
     pods: Vec<Arc<KnownPod>>,
-    fates: Vec<PodFate>,
+    states: Vec<PodState>,
     places: HashMap<Box<str>, usize>,
     /// The OOM kills and terminated containers since the last step.
     oom: ExpectedStep,
     /// The records of all decisions.
     reports: Vec<DecisionRecord>,
-    /// What was said last of a changed configuration.
+    /// The last state of a changed configuration.
     proposal: Option<ProposalRecord>,
 }
 
-/// Where a pod is on its way.
+/// The state of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PodFate {
+enum PodState {
     Active,
-    /// Evicted, and the engine was not yet told what came of it.
-    Leaving,
+    /// Evicted, and the engine does not have the result yet.
+    Terminating,
     Gone,
 }
 
@@ -56,7 +56,7 @@ impl Simulator {
         Self {
             engine: Engine::new(policy),
             filesystems,
-            fates: vec![PodFate::Active; pods.len()],
+            states: vec![PodState::Active; pods.len()],
             places: pods.iter().enumerate().map(place).collect(),
             pods,
             oom: ExpectedStep::default(),
@@ -70,38 +70,37 @@ impl Simulator {
         self.reports
     }
 
-    /// One pass, and what is asked after it. `proposed`: what the changed configuration of the
-    /// step makes.
+    /// One sync, and admissions after it. `proposed`: the policy of the step's changed configuration.
     pub(super) fn step(&mut self, step: &Step, proposed: Option<Policy>) -> StepOutcome {
         self.settle(step);
         let active = self.active(step);
         let mut record = Record::new(step.at, &active);
-        self.tell(step, Event::Pods(Arc::new(PodSet::new(active))));
+        self.step_engine(step, Event::Pods(Arc::new(PodSet::new(active))));
         for kill in &step.oom_kills {
-            self.tell(step, Event::OomKill(Box::new(kill.clone())));
+            self.step_engine(step, Event::OomKill(Box::new(kill.clone())));
         }
         for end in &step.containers_ended {
-            self.tell(step, Event::ContainerEnded(Box::new(end.clone())));
+            self.step_engine(step, Event::ContainerEnded(Box::new(end.clone())));
         }
         if let Some(policy) = proposed {
-            self.tell(step, Event::Propose(Box::new(policy)));
+            self.step_engine(step, Event::Propose(Box::new(policy)));
         }
         if step.accept {
-            self.tell(step, Event::ApplyProposed);
+            self.step_engine(step, Event::ApplyProposed);
         }
         if self.engine.wants_layout() {
             let layout = self.layout(step);
-            self.tell(step, Event::DiskLayout(layout));
+            self.step_engine(step, Event::DiskLayout(layout));
         }
-        let first = look(step, step.summary.as_ref(), &step.summary_error);
+        let first = sample(step, step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::SampleFailed, Event::Sample);
-        let (mut decision, mut report) = self.tell(step, first);
+        let (mut decision, mut report) = self.step_engine(step, first);
         self.carry_out(step, &decision, &report, &mut record);
         if decision.awaits_reclaim() {
             let again = step.summary_after_reclaim.as_ref();
             let again = again.or(step.summary.as_ref());
-            let second = look(step, again, &step.summary_after_reclaim_error);
-            (decision, report) = self.tell(step, Event::Reclaimed(second));
+            let second = sample(step, again, &step.summary_after_reclaim_error);
+            (decision, report) = self.step_engine(step, Event::Reclaimed(second));
             self.carry_out(step, &decision, &report, &mut record);
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
@@ -117,7 +116,7 @@ impl Simulator {
         record.finish(self.engine.conditions())
     }
 
-    fn tell(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
+    fn step_engine(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
         let decision = self.engine.step(Input { at: step.at, event });
         let record = DecisionRecord::of(&decision);
         self.oom.add_oom(&decision);
@@ -136,30 +135,30 @@ impl Simulator {
         (decision, record)
     }
 
-    /// Tells what came of the evictions that are under way.
+    /// Reports the results of evictions in flight.
     fn settle(&mut self, step: &Step) {
-        if let Some(told) = &step.evicted {
-            for Evicted { uid, error } in told {
-                let fate = if error.is_empty() { PodFate::Gone } else { PodFate::Active };
-                self.settle_one(step, uid, fate, error);
+        if let Some(results) = &step.evicted {
+            for Evicted { uid, error } in results {
+                let state = if error.is_empty() { PodState::Gone } else { PodState::Active };
+                self.settle_one(step, uid, state, error);
             }
             return;
         }
         let named: HashSet<&str> = step.active_pods.iter().flatten().map(|uid| &**uid).collect();
         for place in 0..self.pods.len() {
             let uid = self.pods[place].pod.uid.clone();
-            if self.fates[place] == PodFate::Leaving && !named.contains(&*uid) {
-                self.settle_one(step, &uid, PodFate::Gone, "");
+            if self.states[place] == PodState::Terminating && !named.contains(&*uid) {
+                self.settle_one(step, &uid, PodState::Gone, "");
             }
         }
     }
 
-    fn settle_one(&mut self, step: &Step, uid: &str, fate: PodFate, error: &str) {
+    fn settle_one(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
         if let Some(&place) = self.places.get(uid) {
-            self.fates[place] = fate;
+            self.states[place] = state;
         }
         let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
-        self.tell(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
+        self.step_engine(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
     }
 
     fn active(&self, step: &Step) -> Vec<Arc<KnownPod>> {
@@ -168,8 +167,8 @@ impl Simulator {
             None => self
                 .pods
                 .iter()
-                .zip(&self.fates)
-                .filter(|(_, fate)| **fate != PodFate::Gone)
+                .zip(&self.states)
+                .filter(|(_, state)| **state != PodState::Gone)
                 .map(|(known, _)| Arc::clone(known))
                 .collect(),
         }
@@ -208,9 +207,9 @@ impl Simulator {
 
     fn kill(&mut self, step: &Step, uid: &str) {
         if !step.kill_error.is_empty() {
-            self.settle_one(step, uid, PodFate::Active, &step.kill_error);
+            self.settle_one(step, uid, PodState::Active, &step.kill_error);
         } else if let Some(&place) = self.places.get(uid) {
-            self.fates[place] = PodFate::Leaving;
+            self.states[place] = PodState::Terminating;
         }
     }
 
@@ -219,7 +218,7 @@ impl Simulator {
         let Some(known) = self.known(uid) else {
             return answer;
         };
-        let (decision, _) = self.tell(step, Event::Admission(known));
+        let (decision, _) = self.step_engine(step, Event::Admission(known));
         if let DecisionKind::Admission(admission) = &decision.kind {
             answer.admit = admission.admit;
         }
@@ -231,7 +230,7 @@ impl Simulator {
     }
 }
 
-fn look(step: &Step, summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, UnknownReason> {
+fn sample(step: &Step, summary: Option<&Summary>, error: &str) -> Result<Arc<Snapshot>, UnknownReason> {
     match summary {
         Some(summary) if error.is_empty() => {
             let mut snapshot = summary.snapshot();

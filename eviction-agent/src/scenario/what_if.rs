@@ -1,4 +1,4 @@
-//! A recording with something changed: who would have been evicted.
+//! A recording with something changed: which pods would have been evicted.
 //!
 //! Two engines are given the same inputs, one of them under the changes. Until their evictions differ, all is
 //! fact. After that the world is another one, and what is decided is projected: a pod that goes gives back
@@ -34,7 +34,7 @@ use super::settings;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::Item;
 
-/// What is to be another way. Pods are `NAMESPACE/NAME`.
+/// The changes. Pods are `NAMESPACE/NAME`.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Fields of the KubeletConfiguration, such as `evictionHard.memory.available`.
@@ -175,7 +175,7 @@ struct Both<'a> {
     pods: Vec<Arc<Pod>>,
     /// What pods used last.
     usage: Arc<Snapshot>,
-    /// Evicted in the changed world alone, and when they are gone there.
+    /// Evicted in the changed world alone, and when they have ended there.
     gone: BTreeMap<Box<str>, Timestamp>,
     /// Evicted in the recording alone, with what they used then.
     kept: BTreeMap<Box<str>, (Arc<Pod>, Arc<Snapshot>)>,

@@ -1,4 +1,4 @@
-//! Standard output and the log, each behind a thread that may be held up by whoever reads it.
+//! Standard output and the log, each written by a thread that a slow reader may block.
 //!
 //! The control loop logs like any other thread, but never waits for it: neither for the reader nor for a
 //! thread that is just logging. What it cannot leave at once is lost and counted, as is every line while
@@ -31,7 +31,7 @@ thread_local! {
     static IS_HURRIED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on the calling thread waits for nobody in order to log.
+/// From now on the calling thread never waits in order to log.
 pub(crate) fn hurry() {
     IS_HURRIED.with(|hurried| hurried.set(true));
 }

@@ -57,7 +57,7 @@ pub(crate) fn choose(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
     chosen
 }
 
-/// Sets the series of these pods, and removes those of all others. For the telemetry side.
+/// Sets the series of these pods, and removes those of all others.
 pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
     let mut wanted: BTreeMap<[Label; 2], &PodMemory> = BTreeMap::new();
     for memory in pods {

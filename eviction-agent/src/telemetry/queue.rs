@@ -96,8 +96,8 @@ pub(crate) enum Step {
     Refused(KillRejection),
 }
 
-/// Names of decisions: the start of the first agent of those that went on with each other's numbers,
-/// in milliseconds and hexadecimal digits, and a number. No other decision of this node is called so.
+/// Ids of decisions: the start of the first agent whose numbers were continued, in milliseconds and hexadecimal digits, and
+/// a number. They are unique on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct DecisionIds {
@@ -105,7 +105,7 @@ pub(crate) struct DecisionIds {
 }
 
 impl DecisionIds {
-    /// Those of an agent that goes on with nobody's.
+    /// Those of an agent that continues no other one.
     pub(crate) fn of_this_start() -> Self {
         Self { first_start_ms: Clock::start().now().wall.as_millisecond() }
     }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use crate::cli::client::SocketArgs;
 use crate::daemon::{Failure, TIMER, backend_names};
 
-/// How often it is looked at, and how long its start and its end may take.
+/// How often the child is checked, and how long its start and its end may take.
 const POLL: Duration = Duration::from_millis(50);
 const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(2);

@@ -19,7 +19,7 @@ fn of_list(path: &str, cause: impl fmt::Display) -> PodError {
     PodError { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
 }
 
-/// Everything that is wrong with a list of pods; never empty. Written one a line.
+/// Everything that is wrong with a list of pods; never empty. Displayed as one line each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodErrors(pub Vec<PodError>);
 

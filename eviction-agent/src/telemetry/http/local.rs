@@ -56,7 +56,7 @@ impl LocalSocket {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        // Nobody can connect between its creation and the change of its mode: it has another name until then.
+        // No client can connect between its creation and the change of its mode: it has another name until then.
         let new = path.with_extension("new");
         drop(std::fs::remove_file(&new));
         let listener = UnixListener::bind(&new)?;

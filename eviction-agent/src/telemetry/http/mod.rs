@@ -1,6 +1,6 @@
 //! `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Served by hyper on the slow side: nothing here can delay a reaction.
+//! Served by hyper on the main thread: nothing here can delay the control loop.
 
 pub(crate) mod local;
 pub(crate) mod page;
@@ -24,20 +24,19 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::metrics::{Form, Metrics};
 
-/// More would only be somebody's mistake; a scraper needs one.
+/// A scraper needs one.
 const MAX_CONNECTIONS: usize = 32;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request's line and headers; the body is never read.
 const REQUEST_BYTES: usize = 8192;
-/// Of them, so many for one peer: whoever does not read his answers is not to keep the kubelet from
-/// asking whether the agent lives.
+/// Of them, so many for one peer: a peer that does not read its responses must not block the kubelet's probes.
 const MOST_OF_A_PEER: usize = 6;
 /// A connection lasts no longer, and has one request.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// What `/healthz` and `/readyz` answer from.
 pub trait Health: Send + Sync + 'static {
-    /// `Err` with the reason if the loop has not turned lately.
+    /// `Err` with the reason if the control loop is stalled.
     ///
     /// # Errors
     /// The reason, as the answer's text.
@@ -79,7 +78,7 @@ async fn serve_connections<S, G, F>(
             Ok(Some(accepted)) => accepted,
             Ok(None) => continue,
             Err(error) => {
-                // Out of descriptors and the like: passes, or the next scrape tells.
+                // Out of descriptors and the like, which passes.
                 tracing::warn!(%error, "accepting an HTTP connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -107,7 +106,7 @@ async fn serve_connections<S, G, F>(
     }
 }
 
-/// A place for one more connection of a peer, held until it is dropped, unless that peer has all of his.
+/// A place for one more connection of a peer, held until it is dropped, unless that peer has as many as it may.
 fn place(peers: &Mutex<Vec<Weak<IpAddr>>>, peer: IpAddr) -> Option<Arc<IpAddr>> {
     let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
     peers.retain(|place| place.strong_count() > 0);

@@ -22,7 +22,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (HeaderName::from_static("referrer-policy"), "no-referrer"),
 ];
 
-/// What is asked for.
+/// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Page,
@@ -63,7 +63,7 @@ type Refusal = (StatusCode, &'static str);
 
 fn asked<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<Asked, Refusal> {
     if !host.is_some_and(is_loopback) {
-        // A page of somebody else, whose name was made to lead here.
+        // A page of another site, whose name was made to resolve to loopback (DNS rebinding).
         return Err((StatusCode::FORBIDDEN, "only this machine is served\n"));
     }
     if request.method() != Method::GET {

@@ -1,7 +1,7 @@
 //! What the local API answers from: the last sample of the pods, the last events, and the metrics.
 //!
 //! The exporter writes it and the server of the local API reads it, both on the main thread. The control
-//! loop knows nothing of it. Rankings and texts are made when somebody asks.
+//! loop does not use it. Rankings and texts are made for each request.
 
 pub mod state;
 
@@ -20,7 +20,7 @@ use state::PodHistory;
 use crate::telemetry::event_log::Started;
 use crate::telemetry::metrics::{Label, Metrics};
 
-/// An answer is made anew after so long: whoever asks more often gets the same bytes.
+/// How long a response is cached.
 const CACHED_NS: u64 = 250_000_000;
 
 /// Shared by the exporter and the server.

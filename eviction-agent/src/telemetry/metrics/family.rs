@@ -93,7 +93,7 @@ impl<const N: usize, M: Clone> Family<N, M> {
 
 impl<const N: usize, M: EncodeMetric + TypedMetric + Clone> EncodeMetric for Family<N, M> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // Copied, so that nobody waits for the lock while text is written.
+        // Copied, so that no thread waits for the lock while text is written.
         let series = self.read().clone();
         for (values, (metric, created)) in series {
             let created = matches!(M::TYPE, MetricType::Counter).then_some(created);

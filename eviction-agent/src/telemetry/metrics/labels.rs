@@ -15,7 +15,7 @@ use super::family::Label;
 /// Namespaces with series of their own. A node sees more only where they come and go all day.
 const MOST: usize = 512;
 
-/// Stands for all others: no namespace can be called so.
+/// The label of all others: no namespace can have this name.
 const OTHERS: &str = "_other";
 
 /// Those that have been counted.
