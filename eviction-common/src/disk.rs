@@ -96,7 +96,7 @@ impl DiskResource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskThresholdCrossed {
-    /// [`crate::Kind::DiskCrossed`].
+    /// [`crate::Kind::DiskThresholdCrossed`].
     pub header: Header,
     /// [`DiskThreshold::generation`].
     pub generation: u64,

@@ -6,9 +6,6 @@ use crate::MAX_CHAIN;
 /// of pods and containers have up to 90.
 pub const NAME_BYTES: usize = 128;
 
-/// The longest record.
-pub const RECORD_BYTES_MAX: usize = size_of::<OomKill>();
-
 /// A limit of at least so many bytes is none: the kernel's own greatest value is its
 /// greatest `long`, rounded to pages (`PAGE_COUNTER_MAX` in linux/page_counter.h).
 pub const UNLIMITED_BYTES: u64 = i64::MAX as u64 - 0xffff;
@@ -18,43 +15,43 @@ pub const UNLIMITED_BYTES: u64 = i64::MAX as u64 - 0xffff;
 #[repr(u16)]
 pub enum Kind {
     /// An armed level was crossed: [`ThresholdCrossed`].
-    Crossed = 1,
+    ThresholdCrossed = 1,
     /// The kernel chose an out-of-memory victim: [`OomKill`].
     OomKill = 2,
     /// A cgroup was made: [`CgroupChange`].
-    CgroupMade = 3,
+    CgroupCreated = 3,
     /// A cgroup was removed: [`CgroupChange`].
-    CgroupGone = 4,
+    CgroupRemoved = 4,
     /// There are, or come, too many tasks: [`crate::TaskAlarm`].
     TaskAlarm = 5,
     /// A program carried out the standing verdict: [`crate::KernelKill`].
-    Struck = 6,
+    KernelKill = 6,
     /// A threshold on a file system was crossed: [`crate::DiskThresholdCrossed`].
-    DiskCrossed = 7,
+    DiskThresholdCrossed = 7,
 }
 
 impl Kind {
     /// Every kind.
     pub const ALL: [Self; 7] = [
-        Self::Crossed,
+        Self::ThresholdCrossed,
         Self::OomKill,
-        Self::CgroupMade,
-        Self::CgroupGone,
+        Self::CgroupCreated,
+        Self::CgroupRemoved,
         Self::TaskAlarm,
-        Self::Struck,
-        Self::DiskCrossed,
+        Self::KernelKill,
+        Self::DiskThresholdCrossed,
     ];
 
     /// The kind with this number.
     pub const fn from_raw(raw: u16) -> Option<Self> {
         match raw {
-            1 => Some(Self::Crossed),
+            1 => Some(Self::ThresholdCrossed),
             2 => Some(Self::OomKill),
-            3 => Some(Self::CgroupMade),
-            4 => Some(Self::CgroupGone),
+            3 => Some(Self::CgroupCreated),
+            4 => Some(Self::CgroupRemoved),
             5 => Some(Self::TaskAlarm),
-            6 => Some(Self::Struck),
-            7 => Some(Self::DiskCrossed),
+            6 => Some(Self::KernelKill),
+            7 => Some(Self::DiskThresholdCrossed),
             _ => None,
         }
     }
@@ -62,13 +59,13 @@ impl Kind {
     /// How it is called in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Crossed => "threshold_crossed",
+            Self::ThresholdCrossed => "threshold_crossed",
             Self::OomKill => "oom_kill",
-            Self::CgroupMade => "cgroup_created",
-            Self::CgroupGone => "cgroup_removed",
+            Self::CgroupCreated => "cgroup_created",
+            Self::CgroupRemoved => "cgroup_removed",
             Self::TaskAlarm => "task_alarm",
-            Self::Struck => "kernel_kill",
-            Self::DiskCrossed => "disk_threshold_crossed",
+            Self::KernelKill => "kernel_kill",
+            Self::DiskThresholdCrossed => "disk_threshold_crossed",
         }
     }
 }
@@ -125,10 +122,10 @@ impl Edge {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ThresholdCrossed {
-    /// [`Kind::Crossed`].
+    /// [`Kind::ThresholdCrossed`].
     pub header: Header,
     /// The cgroup whose level it is.
-    pub level_id: u64,
+    pub cgroup_id: u64,
     /// The cgroup that was charged: the level's own or one below it.
     pub leaf_id: u64,
     /// Which arming this was ([`crate::MemcgThreshold::generation`]).
@@ -255,7 +252,7 @@ pub struct OomKill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CgroupChange {
-    /// [`Kind::CgroupMade`] or [`Kind::CgroupGone`].
+    /// [`Kind::CgroupCreated`] or [`Kind::CgroupRemoved`].
     pub header: Header,
     /// Its id.
     pub id: u64,

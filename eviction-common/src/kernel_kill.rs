@@ -191,7 +191,7 @@ pub struct SuppressedCount {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KernelKill {
-    /// [`crate::Kind::Struck`].
+    /// [`crate::Kind::KernelKill`].
     pub header: Header,
     /// [`KillOrder::generation`].
     pub generation: u64,

@@ -20,20 +20,21 @@ mod task;
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
 pub use event::{
-    Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, RECORD_BYTES_MAX, ThresholdCrossed,
-    UNLIMITED_BYTES, ancestor_flag, oom_flag,
+    Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, ThresholdCrossed, UNLIMITED_BYTES,
+    ancestor_flag, oom_flag,
 };
 pub use judge::{Charge, Judgement};
 pub use kernel_kill::{
     GrowthBaseline, KernelKill, KillOrder, MARK_EPOCH, MARK_LEVEL, MARKS, Suppressed, SuppressedCount,
 };
 pub use map::{
-    BATCH_PAGES, ChargedCgroup, Counter, FireToken, HUGE_PAGES, LAST_CHARGE, LAST_HOOKS, LAST_NEAR, LastSeen,
-    MemcgThreshold, OomContext, OomCounts, STILL_PAGES, THRESHOLD_WORDS, armed_bit,
+    BATCH_PAGES, ChargedCgroup, Counter, FireToken, HUGE_PAGES, LAST_SEEN_CHARGE, LAST_SEEN_NEAR,
+    LAST_SEEN_SLOTS, LastSeen, MIN_CHANGE_PAGES, MemcgThreshold, OomContext, OomCounts, THRESHOLD_WORDS,
+    threshold_bit,
 };
 pub use task::{
-    Alarm, AlarmKey, ForkRate, HostTasks, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR, PidThreshold, PidsCache,
-    ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount,
+    Alarm, AlarmKey, ForkRate, HostTasks, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION, PidThreshold,
+    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount,
 };
 
 /// Version of the layout of everything in this crate. The programs do nothing when the

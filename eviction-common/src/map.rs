@@ -1,6 +1,6 @@
 //! Keys and values of the maps.
 
-/// What is armed on one cgroup; the value of map `ARMED`, whose key is the cgroup's id.
+/// What is armed on one cgroup; the value of map `THRESHOLDS`, whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemcgThreshold {
@@ -18,22 +18,22 @@ pub struct MemcgThreshold {
     /// stands still.
     pub reclaimed: u64,
     /// For each [`crate::Edge`] the generation that fired last. It only saves the look at
-    /// `TICKETS`, which decides: this element may be reused for another cgroup under a program
+    /// `FIRE_TOKENS`, which decides: this element may be reused for another cgroup under a program
     /// that still holds it, and a foreign generation does no harm.
     pub fired: [u64; 3],
 }
 
-/// Words of map `ARMED_BITS`.
+/// Words of map `THRESHOLD_BITS`.
 pub const THRESHOLD_WORDS: u32 = 1024;
 
-/// Where in map `ARMED_BITS` it stands that something is armed on the cgroup with this id: the
+/// Where in map `THRESHOLD_BITS` it stands that something is armed on the cgroup with this id: the
 /// word, and the bit in it. Ids are given one after the other, so that hardly two share a place;
 /// where they do, one is looked up in vain.
-pub const fn armed_bit(id: u64) -> (u32, u64) {
+pub const fn threshold_bit(id: u64) -> (u32, u64) {
     ((id >> 6) as u32 % THRESHOLD_WORDS, 1 << (id & 63))
 }
 
-/// The right to fire once; the key of map `TICKETS`. User space puts one in for each edge that
+/// The right to fire once; the key of map `FIRE_TOKENS`. User space puts one in for each edge that
 /// it arms, and of all the CPUs that see the crossing the one that takes it out pushes the
 /// record. (Kernels before 5.12 have no compare-and-exchange for programs.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ pub struct FireToken {
     pub pad: u32,
 }
 
-/// A memory cgroup that charged since the last look; the value of map `DIRTY`, whose key is its id.
+/// A memory cgroup that charged since the last look; the value of map `CHARGED_CGROUPS`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ChargedCgroup {
@@ -63,14 +63,14 @@ pub struct ChargedCgroup {
     pub usage_last: u64,
 }
 
-/// Indices into map `LAST`: the hook that is always there.
-pub const LAST_CHARGE: u32 = 0;
+/// Indices into map `LAST_SEEN`: the hook that is always there.
+pub const LAST_SEEN_CHARGE: u32 = 0;
 
 /// The dense one, near a line.
-pub const LAST_NEAR: u32 = 1;
+pub const LAST_SEEN_NEAR: u32 = 1;
 
 /// How many there are.
-pub const LAST_HOOKS: u32 = 2;
+pub const LAST_SEEN_SLOTS: u32 = 2;
 
 /// The most pages that a CPU charges ahead of what is touched (`MEMCG_CHARGE_BATCH` in
 /// linux/memcontrol.h).
@@ -79,7 +79,7 @@ pub const BATCH_PAGES: u64 = 64;
 /// What a huge page takes at once where a page has 4 KiB (`HPAGE_PMD_NR`, include/linux/huge_mm.h).
 pub const HUGE_PAGES: u64 = 512;
 
-/// Where a CPU looked last; the value of map `LAST`.
+/// Where a CPU looked last; the value of map `LAST_SEEN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LastSeen {
@@ -92,10 +92,10 @@ pub struct LastSeen {
 /// A hook that fires for each kernel page (64 times for a fork with an exec) and does not see every
 /// charge passes over a memory cgroup whose usage moved by less than so many pages since
 /// this CPU last looked at it: little beside the grain of such a hook.
-pub const STILL_PAGES: u64 = 2 * BATCH_PAGES;
+pub const MIN_CHANGE_PAGES: u64 = 2 * BATCH_PAGES;
 
 /// Event counts of a memory cgroup when a program last looked at it; the value of map
-/// `SEEN_OOM`, whose key is its id.
+/// `OOM_COUNTS`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomCounts {
@@ -111,10 +111,10 @@ pub struct OomCounts {
 impl OomCounts {
     /// A look at a charge that is not older than this may have fallen between the kernel's
     /// count and its kill, and says nothing about that kill.
-    pub const UNSURE_NS: u64 = 10_000_000;
+    pub const MIN_AGE_NS: u64 = 10_000_000;
 }
 
-/// What the kernel is about while it kills for want of memory; the one value of map `CHOICE`.
+/// What the kernel is about while it kills for want of memory; the one value of map `OOM_CONTEXT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomContext {
@@ -143,36 +143,36 @@ pub enum Counter {
     /// Records written or lost, which is the next record's sequence number.
     Records = 0,
     /// `ThresholdCrossed` records that did not fit into the ring.
-    LostCrossed = 1,
+    LostThresholdCrossed = 1,
     /// `OomKill` records that did not fit.
     LostOomKill = 2,
     /// `CgroupMade` records that did not fit.
-    LostCgroupMade = 3,
+    LostCgroupCreated = 3,
     /// `CgroupGone` records that did not fit.
-    LostCgroupGone = 4,
-    /// Charging cgroups that found no room in `DIRTY`.
-    DirtyFull = 5,
-    /// Cgroups that found no room in `SEEN_OOM`.
-    SeenFull = 6,
-    /// Cgroups that found no room in `TASKS`, and places in it that could not be given back.
-    TasksFull = 7,
+    LostCgroupRemoved = 4,
+    /// Charging cgroups that found no room in `CHARGED_CGROUPS`.
+    ChargedCgroupsFull = 5,
+    /// Cgroups that found no room in `OOM_COUNTS`.
+    OomCountsFull = 6,
+    /// Cgroups that found no room in `TASK_STATS`, and places in it that could not be given back.
+    TaskStatsFull = 7,
     /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
-    WalkCut = 8,
+    PathTruncated = 8,
     /// How often the charge hook looked at a memory cgroup.
     Charges = 9,
     /// `TaskAlarm` records that did not fit.
     LostTaskAlarm = 10,
-    /// Alarms that found no room in `ALARMED`, and were not told.
-    AlarmedFull = 11,
-    /// Cgroups that found no room in `STALLS`.
-    StallsFull = 12,
-    /// Tasks that found no room in `RECLAIMING`.
-    ReclaimingFull = 13,
+    /// Alarms that found no room in `ALARMS_SENT`, and were not told.
+    AlarmsSentFull = 11,
+    /// Cgroups that found no room in `RECLAIM_TIME`.
+    ReclaimTimeFull = 12,
+    /// Tasks that found no room in `RECLAIM_START`.
+    ReclaimStartFull = 13,
     /// Reclaims that began twice or ended without a beginning, as those that were under way when the
     /// programs were attached.
-    ReclaimOdd = 14,
+    ReclaimUnpaired = 14,
     /// `DiskThresholdCrossed` records that did not fit.
-    LostDiskCrossed = 15,
+    LostDiskThresholdCrossed = 15,
     /// Cgroups that found no room in `DISK_USAGE`.
     DiskUsageFull = 16,
 }

@@ -47,7 +47,7 @@ pub struct ForkRate {
     pub forks: u64,
 }
 
-/// Tasks of the whole machine since the programs were attached; the one value of array `MACHINE_TASKS`.
+/// Tasks of the whole machine since the programs were attached; the one value of array `HOST_TASKS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HostTasks {
@@ -64,7 +64,7 @@ impl HostTasks {
     }
 }
 
-/// Where a fork on this CPU last went up the groups of the pids controller; the one value of map `LAST_PIDS`.
+/// Where a fork on this CPU last went up the groups of the pids controller; the one value of map `PIDS_CACHE`.
 /// The next one from the same group needs not while it cannot have come near a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -81,14 +81,14 @@ pub struct PidsCache {
 }
 
 /// For how long [`PidsCache`] holds.
-pub const PIDS_LOOK_NS: u64 = 10_000_000;
+pub const PIDS_CACHE_NS: u64 = 10_000_000;
 
 /// A limit of the pids controller above this is none: its `max` is the greatest number of process
 /// ids that a machine can have, and one (`PIDS_MAX` in kernel/cgroup/pids.c).
 pub const PIDS_LIMIT_MAX: u64 = 4 << 20;
 
 /// Tasks are near a limit when less than one in so many is left.
-pub const PIDS_NEAR: u64 = 8;
+pub const PIDS_NEAR_FRACTION: u64 = 8;
 
 /// What about tasks is told at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,7 +96,7 @@ pub const PIDS_NEAR: u64 = 8;
 pub enum Alarm {
     /// A memory cgroup made more tasks in [`STORM_WINDOW_NS`] than the bound.
     ForkStorm = 0,
-    /// A group of the pids controller is near its limit ([`PIDS_NEAR`]).
+    /// A group of the pids controller is near its limit ([`PIDS_NEAR_FRACTION`]).
     PidsLimit = 1,
     /// The node has as many tasks as were armed ([`PidThreshold`]).
     NodeTasks = 2,
@@ -123,7 +123,7 @@ impl Alarm {
     }
 }
 
-/// What was told already; the key of map `ALARMED`. The program that puts it in pushes the record,
+/// What was told already; the key of map `ALARMS_SENT`. The program that puts it in pushes the record,
 /// and nobody tells it again until user space takes it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -137,23 +137,24 @@ pub struct AlarmKey {
     pub pad: u32,
 }
 
-/// How many tasks the node may have before it is told; the one value of array `NODE_TASKS`.
+/// How many tasks the node may have before it is told; the one value of array `PID_THRESHOLD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PidThreshold {
     /// Number of the arming.
     pub generation: u64,
     /// Of the whole machine: [`HostTasks::net`]; `i64::MAX` never.
-    pub net_line: i64,
+    pub host_threshold: i64,
     /// Of a node that is a group: its id in the pids controller's hierarchy, else 0.
-    pub group_id: u64,
+    pub cgroup_id: u64,
     /// How many tasks that group may have; `u64::MAX` any number.
-    pub group_line: u64,
+    pub cgroup_threshold: u64,
 }
 
 impl PidThreshold {
     /// Nothing is armed.
-    pub const NONE: Self = Self { generation: 0, net_line: i64::MAX, group_id: 0, group_line: u64::MAX };
+    pub const NONE: Self =
+        Self { generation: 0, host_threshold: i64::MAX, cgroup_id: 0, cgroup_threshold: u64::MAX };
 }
 
 /// There are, or come, too many tasks. Pushed at once and with a wake-up, once for each
@@ -164,7 +165,7 @@ pub struct TaskAlarm {
     /// [`crate::Kind::TaskAlarm`].
     pub header: Header,
     /// The memory cgroup of the task that was made.
-    pub leaf_id: u64,
+    pub memcg_id: u64,
     /// [`AlarmKey::id`].
     pub key_id: u64,
     /// [`Alarm::ForkStorm`]: tasks made in the window so far. Else how many tasks there are; of
@@ -175,14 +176,14 @@ pub struct TaskAlarm {
     /// The process that forked.
     pub tgid: u32,
     /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
-    pub level: u32,
+    pub depth: u32,
     /// An [`Alarm`].
     pub alarm: u32,
     /// Explicit padding.
     pub pad: u32,
 }
 
-/// A task in memcg direct reclaim; the value of map `RECLAIMING`, whose key is its thread id.
+/// A task in memcg direct reclaim; the value of map `RECLAIM_START`, whose key is its thread id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReclaimStart {
@@ -193,7 +194,7 @@ pub struct ReclaimStart {
 }
 
 /// What the tasks of a memory cgroup spent in memcg direct reclaim since the programs were attached;
-/// the value of map `STALLS`, whose key is its id.
+/// the value of map `RECLAIM_TIME`, whose key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReclaimTime {

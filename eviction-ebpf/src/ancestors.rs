@@ -117,7 +117,7 @@ impl AncestorPath {
         // SAFETY: as above. In this order, for whoever interrupts it.
         let turn = unsafe { core::ptr::read_volatile(&raw const (*kept).turn) };
         if turn & 1 != 0 {
-            count(Counter::WalkCut);
+            count(Counter::PathTruncated);
             return None;
         }
         let Mark { serial, is_online } = memcg.mark::<M>();

@@ -18,11 +18,11 @@ use crate::{
 #[btf_tracepoint(function = "cgroup_mkdir")]
 pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup`, which the loader checks in BTF.
-    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupMade) } {
+    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupCreated) } {
         // None of its processes was ever killed, so the first one will show.
         let none = OomCounts { oom: 0, oom_kill: 0, ktime_ns: 0 };
         if OOM_COUNTS.insert(id, none, 0).is_err() {
-            count(Counter::SeenFull);
+            count(Counter::OomCountsFull);
         }
         debug!(&ctx, "cgroup {} made", id);
     }
@@ -33,7 +33,7 @@ pub(crate) fn cgroup_mkdir(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "cgroup_rmdir")]
 pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: a `cgroup`, which the loader checks in BTF.
-    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupGone) } {
+    if let Some(id) = unsafe { on_change(ctx.arg(0), Kind::CgroupRemoved) } {
         // SAFETY: the same `cgroup`.
         unsafe { disk::leave_to_parent(ctx.arg(0), id) };
         let _ = OOM_COUNTS.remove(id);
@@ -73,8 +73,8 @@ unsafe fn on_change(cgroup: *const u8, kind: Kind) -> Option<u64> {
     }
     let Some(mut entry) = EVENTS.reserve::<CgroupChange>(0) else {
         lost(match kind {
-            Kind::CgroupMade => Counter::LostCgroupMade,
-            _ => Counter::LostCgroupGone,
+            Kind::CgroupCreated => Counter::LostCgroupCreated,
+            _ => Counter::LostCgroupRemoved,
         });
         return Some(id);
     };

@@ -332,7 +332,7 @@ impl Disk {
             return;
         }
         let Some(mut record) = EVENTS.reserve::<DiskThresholdCrossed>(0) else {
-            lost(Counter::LostDiskCrossed);
+            lost(Counter::LostDiskThresholdCrossed);
             return;
         };
         let token = FireToken { id: u64::from(self.device), generation, edge: resource as u32, pad: 0 };
@@ -344,7 +344,7 @@ impl Disk {
         unsafe { core::ptr::write_volatile(fired, generation) };
         let task = bpf_get_current_pid_tgid();
         record.write(DiskThresholdCrossed {
-            header: header::<DiskThresholdCrossed>(Kind::DiskCrossed),
+            header: header::<DiskThresholdCrossed>(Kind::DiskThresholdCrossed),
             generation,
             leaf_id,
             beyond,

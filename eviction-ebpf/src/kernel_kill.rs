@@ -204,7 +204,7 @@ fn strike(
     // SAFETY: a helper that takes any number.
     let error = unsafe { bpf_send_signal(SIGKILL) };
     entry.write(KernelKill {
-        header: header::<KernelKill>(Kind::Struck),
+        header: header::<KernelKill>(Kind::KernelKill),
         generation: verdict.generation,
         victim_id: verdict.victim_id,
         leaf_id,

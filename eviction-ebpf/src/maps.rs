@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use eviction_common::{
     AlarmKey, ChargedCgroup, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
-    HostTasks, LAST_HOOKS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache,
+    HostTasks, LAST_SEEN_SLOTS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache,
     ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCount,
 };
 
@@ -21,10 +21,10 @@ pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(256 * 1024, 0);
 #[map]
 pub(crate) static THRESHOLDS: HashMap<u64, MemcgThreshold> = HashMap::with_max_entries(1024, 0);
 
-/// On which cgroups something is armed, so that a charge looks up no others: by [`armed_bit`]. A
+/// On which cgroups something is armed, so that a charge looks up no others: by [`threshold_bit`]. A
 /// word of an array is had without a call.
 ///
-/// [`armed_bit`]: eviction_common::armed_bit
+/// [`threshold_bit`]: eviction_common::threshold_bit
 #[map]
 pub(crate) static THRESHOLD_BITS: Array<u64> = Array::with_max_entries(THRESHOLD_WORDS, 0);
 
@@ -52,7 +52,7 @@ pub(crate) static CHARGED_CGROUPS: HashMap<u64, ChargedCgroup> = HashMap::with_m
 
 /// Where each CPU looked last, for each hook.
 #[map]
-pub(crate) static LAST_SEEN: PerCpuArray<LastSeen> = PerCpuArray::with_max_entries(LAST_HOOKS, 0);
+pub(crate) static LAST_SEEN: PerCpuArray<LastSeen> = PerCpuArray::with_max_entries(LAST_SEEN_SLOTS, 0);
 
 /// Event counts of memory cgroups as they were last seen.
 #[map]

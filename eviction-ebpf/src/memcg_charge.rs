@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::{debug, warn};
 use eviction_common::{
-    ChargedCgroup, Counter, LAST_CHARGE, LAST_NEAR, MAX_ANCESTORS, OomCounts, STILL_PAGES,
+    ChargedCgroup, Counter, LAST_SEEN_CHARGE, LAST_SEEN_NEAR, MAX_ANCESTORS, MIN_CHANGE_PAGES, OomCounts,
 };
 
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
 pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
-    if has_moved(LAST_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), STILL_PAGES) {
+    if has_moved(LAST_SEEN_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), MIN_CHANGE_PAGES) {
         on_moved(ctx.as_ptr(), ctx.arg(0), CacheUser::Charge);
     }
     0
@@ -44,7 +44,7 @@ pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn charge_rss_stat(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the helper gives the running task.
     let memcg = unsafe { Memcg::of_task(bpf_get_current_task() as *const u8) };
-    if !memcg.is_null() && has_moved(LAST_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
+    if !memcg.is_null() && has_moved(LAST_SEEN_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
         on_charge_somewhere::<Probe, _>(&ctx, memcg, CacheUser::Charge);
     }
     0
@@ -58,7 +58,7 @@ pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if is_reclaim(ctx.arg::<i32>(1) as u32) {
         on_reclaimed(ctx.arg(0), ctx.arg(2));
-    } else if has_moved(LAST_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
+    } else if has_moved(LAST_SEEN_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
         on_moved(ctx.as_ptr(), ctx.arg(0), CacheUser::Near);
     }
     0
@@ -85,8 +85,8 @@ fn on_reclaimed(memcg: *const u8, pages: u64) {
     let memcg = unsafe { Memcg::new(memcg) };
     let Some(way) = AncestorPath::of::<Direct>(&memcg, CacheUser::Near) else { return };
     let Some(leaf_id) = way.id(0) else { return };
-    each_armed::<Direct>(&memcg, &way, |armed, level_id, usage| {
-        compare(armed, &LevelUsage { level_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
+    each_armed::<Direct>(&memcg, &way, |armed, cgroup_id, usage| {
+        compare(armed, &LevelUsage { cgroup_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
     });
 }
 
@@ -131,20 +131,20 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(
 ) {
     count(Counter::Charges);
     let Some(leaf_id) = way.id(0) else {
-        count(Counter::WalkCut);
+        count(Counter::PathTruncated);
         return;
     };
     kernel_kill::look::<M>(&memcg, way, leaf_id);
     if way.is_online && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
         remember_events::<M>(memcg, way);
     }
-    each_armed::<M>(&memcg, way, |armed, level_id, usage| {
-        if compare(armed, &LevelUsage { level_id, leaf_id, usage, charged, reclaimed: None }) {
-            debug!(ctx, "crossed the level of cgroup {}", level_id);
+    each_armed::<M>(&memcg, way, |armed, cgroup_id, usage| {
+        if compare(armed, &LevelUsage { cgroup_id, leaf_id, usage, charged, reclaimed: None }) {
+            debug!(ctx, "crossed the level of cgroup {}", cgroup_id);
         }
     });
     if !way.is_whole() {
-        count(Counter::WalkCut);
+        count(Counter::PathTruncated);
         warn!(ctx, "cgroup {}: its upper ancestors are not seen", leaf_id);
     }
 }
@@ -168,7 +168,7 @@ fn mark_dirty(id: u64, usage: u64, charged: Option<u64>) -> bool {
     if CHARGED_CGROUPS.insert(id, first, BPF_NOEXIST as u64).is_err() {
         // Another CPU's was first, or there is no room.
         if CHARGED_CGROUPS.get_ptr(id).is_none() {
-            count(Counter::DirtyFull);
+            count(Counter::ChargedCgroupsFull);
         }
         return false;
     }
@@ -204,6 +204,6 @@ fn remember_events_of(id: u64, memcg: &Memcg) {
     let ktime_ns = unsafe { bpf_ktime_get_ns() };
     let seen = OomCounts { oom, oom_kill, ktime_ns };
     if OOM_COUNTS.insert(id, seen, BPF_NOEXIST as u64).is_err() && OOM_COUNTS.get_ptr(id).is_none() {
-        count(Counter::SeenFull);
+        count(Counter::OomCountsFull);
     }
 }

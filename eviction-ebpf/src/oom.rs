@@ -278,7 +278,7 @@ fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
     // SAFETY: kills are made one at a time, so nobody writes it meanwhile but a charge, which puts
     // it in once and never changes it.
     if let Some(before) = unsafe { OOM_COUNTS.get(ancestor.id) }
-        && before.ktime_ns + OomCounts::UNSURE_NS < now_ns
+        && before.ktime_ns + OomCounts::MIN_AGE_NS < now_ns
     {
         ancestor.oom_before = before.oom;
         ancestor.oom_kill_before = before.oom_kill;
@@ -286,7 +286,7 @@ fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
     }
     let seen = OomCounts { oom, oom_kill, ktime_ns: 0 };
     if OOM_COUNTS.insert(ancestor.id, seen, 0).is_err() {
-        count(Counter::SeenFull);
+        count(Counter::OomCountsFull);
     }
     ancestor
 }

@@ -186,8 +186,8 @@ fn on_probed<C: EbpfContext>(ctx: &C, charged: &PendingCharge, keeper: CacheUser
 #[inline(always)]
 fn on_uncharge<M: Means>(memcg: Memcg, way: &AncestorPath, still: u64) {
     let Some(leaf_id) = way.id(0) else { return };
-    each_armed::<M>(&memcg, way, |armed, level_id, usage| {
+    each_armed::<M>(&memcg, way, |armed, cgroup_id, usage| {
         let usage = usage.saturating_sub(still);
-        compare(armed, &LevelUsage { level_id, leaf_id, usage, charged: None, reclaimed: None });
+        compare(armed, &LevelUsage { cgroup_id, leaf_id, usage, charged: None, reclaimed: None });
     });
 }

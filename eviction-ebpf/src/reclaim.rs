@@ -39,12 +39,12 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
     let tid = bpf_get_current_pid_tgid() as u32;
     let is_new = RECLAIM_START.get_ptr(tid).is_none();
     if !is_new {
-        count(Counter::ReclaimOdd);
+        count(Counter::ReclaimUnpaired);
     }
     match RECLAIM_START.insert(tid, start, 0) {
         Ok(()) if is_new => reclaimers(1),
         Ok(()) => {}
-        Err(_) => count(Counter::ReclaimingFull),
+        Err(_) => count(Counter::ReclaimStartFull),
     }
     0
 }
@@ -84,7 +84,7 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
     let pages: u64 = ctx.arg(0);
     let tid = bpf_get_current_pid_tgid() as u32;
     let Some(start) = RECLAIM_START.get_ptr(tid) else {
-        count(Counter::ReclaimOdd);
+        count(Counter::ReclaimUnpaired);
         return 0;
     };
     // SAFETY: the map's value, which nobody but this task's own programs writes; a helper.
@@ -105,7 +105,7 @@ fn add_stall(id: u64, ns: u64, pages: u64) {
         RECLAIM_TIME.get_ptr_mut(id)
     });
     let Some(stall) = found else {
-        count(Counter::StallsFull);
+        count(Counter::ReclaimTimeFull);
         return;
     };
     // SAFETY: the map's value.

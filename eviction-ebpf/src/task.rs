@@ -111,7 +111,7 @@ fn counts_of(id: u64) -> *mut TaskCount {
     match TASK_STATS.get_ptr_mut(id) {
         Some(counts) => counts,
         None => {
-            count(Counter::TasksFull);
+            count(Counter::TaskStatsFull);
             core::ptr::null_mut()
         }
     }

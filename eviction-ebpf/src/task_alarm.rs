@@ -6,8 +6,8 @@ use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
 };
 use eviction_common::{
-    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, MAX_ANCESTORS, PIDS_LIMIT_MAX, PIDS_LOOK_NS, PIDS_NEAR,
-    PidsCache, STORM_WINDOW_NS, TaskAlarm,
+    ABSENT, Alarm, AlarmKey, Counter, ForkRate, Kind, MAX_ANCESTORS, PIDS_CACHE_NS, PIDS_LIMIT_MAX,
+    PIDS_NEAR_FRACTION, PidsCache, STORM_WINDOW_NS, TaskAlarm,
 };
 
 use crate::{
@@ -21,20 +21,20 @@ use crate::{
 /// What the kernel answers when the key is there (EEXIST in asm-generic/errno-base.h).
 const EXISTS: i32 = -17;
 
-/// `task` was made, in the memory cgroup `leaf_id`, whose rate that is in a map's value, if there was room.
+/// `task` was made, in the memory cgroup `memcg_id`, whose rate that is in a map's value, if there was room.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-pub(crate) unsafe fn on_fork(task: *const u8, leaf_id: u64, rate: Option<*mut ForkRate>) {
+pub(crate) unsafe fn on_fork(task: *const u8, memcg_id: u64, rate: Option<*mut ForkRate>) {
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     if let Some(rate) = rate {
-        watch_rate(rate, leaf_id, now_ns);
+        watch_rate(rate, memcg_id, now_ns);
     }
-    let forks = watch_machine(leaf_id, now_ns);
+    let forks = watch_machine(memcg_id, now_ns);
     // SAFETY: the caller's promise.
-    unsafe { watch_limits(task, leaf_id, forks, now_ns) };
+    unsafe { watch_limits(task, memcg_id, forks, now_ns) };
 }
 
 /// A task ends.
@@ -47,7 +47,7 @@ pub(crate) fn on_exit() {
 }
 
 #[inline(always)]
-fn watch_rate(rate: *mut ForkRate, leaf_id: u64, now_ns: u64) {
+fn watch_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
     let bound = storm_forks() as u64;
     if bound == 0 {
         return;
@@ -65,14 +65,14 @@ fn watch_rate(rate: *mut ForkRate, leaf_id: u64, now_ns: u64) {
         core::ptr::read_volatile(&raw const (*rate).forks)
     };
     if forks >= bound {
-        let key = AlarmKey { id: leaf_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
-        tell(&key, &AlarmContext { leaf_id, tasks: forks, bound, level: 0, now_ns });
+        let key = AlarmKey { id: memcg_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
+        tell(&key, &AlarmContext { memcg_id, tasks: forks, bound, depth: 0, now_ns });
     }
 }
 
 /// Gives how many forks there were.
 #[inline(always)]
-fn watch_machine(leaf_id: u64, now_ns: u64) -> u64 {
+fn watch_machine(memcg_id: u64, now_ns: u64) -> u64 {
     let (Some(machine), Some(armed)) = (HOST_TASKS.get_ptr_mut(0), PID_THRESHOLD.get_ptr(0)) else {
         return 0;
     };
@@ -81,14 +81,14 @@ fn watch_machine(leaf_id: u64, now_ns: u64) -> u64 {
         add(&raw mut (*machine).forks, 1);
         (
             core::ptr::read_volatile(machine),
-            core::ptr::read_volatile(&raw const (*armed).net_line),
+            core::ptr::read_volatile(&raw const (*armed).host_threshold),
             core::ptr::read_volatile(&raw const (*armed).generation),
         )
     };
     let net = tasks.net();
     if generation != 0 && net >= line {
         let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-        tell(&key, &AlarmContext { leaf_id, tasks: net as u64, bound: line as u64, level: 0, now_ns });
+        tell(&key, &AlarmContext { memcg_id, tasks: net as u64, bound: line as u64, depth: 0, now_ns });
     }
     tasks.forks
 }
@@ -101,7 +101,7 @@ fn watch_machine(leaf_id: u64, now_ns: u64) -> u64 {
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
+unsafe fn watch_limits(task: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
     if offset!(cset_pids) == ABSENT || offset!(pids_counter) == ABSENT || offset!(pids_limit) == ABSENT {
         return;
     }
@@ -118,26 +118,26 @@ unsafe fn watch_limits(task: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
         let now = core::ptr::read_volatile(&raw const (*armed).generation);
         let PidsCache { group, until_forks, until_ns, generation } = *last;
         if group != css as u64 || generation != now || forks >= until_forks || now_ns >= until_ns {
-            look_at_limits(css as *const u8, leaf_id, forks, now_ns);
+            look_at_limits(css as *const u8, memcg_id, forks, now_ns);
         }
     }
 }
 
 /// Looks at this group of the pids controller and those above it. Apart, as all that is seldom ([`crate::task`]).
 #[inline(never)]
-fn look_at_limits(css: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
+fn look_at_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
     let (Some(armed), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
         return;
     };
     // SAFETY: the map's value; volatile, since user space writes it.
-    let (group_id, line, generation) = unsafe {
+    let (cgroup_id, line, generation) = unsafe {
         (
-            core::ptr::read_volatile(&raw const (*armed).group_id),
-            core::ptr::read_volatile(&raw const (*armed).group_line),
+            core::ptr::read_volatile(&raw const (*armed).cgroup_id),
+            core::ptr::read_volatile(&raw const (*armed).cgroup_threshold),
             core::ptr::read_volatile(&raw const (*armed).generation),
         )
     };
-    let has_line = group_id != 0 && generation != 0;
+    let has_line = cgroup_id != 0 && generation != 0;
     let lowest = css as u64;
     let mut css = css as usize;
     // SAFETY: the types of the members. A css is the first member of its `pids_cgroup` (the loader checks it), and the
@@ -156,7 +156,7 @@ fn look_at_limits(css: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
                 break;
             }
             let PidsFigures { tasks, limit } = figures(group);
-            let near = if limit <= PIDS_LIMIT_MAX { limit - limit / PIDS_NEAR } else { u64::MAX };
+            let near = if limit <= PIDS_LIMIT_MAX { limit - limit / PIDS_NEAR_FRACTION } else { u64::MAX };
             let (is_near, may_be_over) = (tasks >= near, has_line && tasks >= line);
             if !is_near {
                 left = least(left, near - tasks);
@@ -172,17 +172,17 @@ fn look_at_limits(css: *const u8, leaf_id: u64, forks: u64, now_ns: u64) {
             let id = id_of_css::<Direct>(group);
             if is_near {
                 let cgroup: usize = Direct::at(group, offset!(css_cgroup));
-                let level: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
+                let depth: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
                 let key = AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 };
-                tell(&key, &AlarmContext { leaf_id, tasks, bound: limit, level, now_ns });
+                tell(&key, &AlarmContext { memcg_id, tasks, bound: limit, depth, now_ns });
             }
-            if may_be_over && id == group_id {
+            if may_be_over && id == cgroup_id {
                 let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-                tell(&key, &AlarmContext { leaf_id, tasks, bound: line, level: 0, now_ns });
+                tell(&key, &AlarmContext { memcg_id, tasks, bound: line, depth: 0, now_ns });
             }
         }
         let until_forks = forks.saturating_add(left);
-        *last = PidsCache { group: lowest, until_forks, until_ns: now_ns + PIDS_LOOK_NS, generation };
+        *last = PidsCache { group: lowest, until_forks, until_ns: now_ns + PIDS_CACHE_NS, generation };
     }
 }
 
@@ -217,10 +217,10 @@ unsafe fn figures(group: *const u8) -> PidsFigures {
 
 /// What an alarm is about.
 struct AlarmContext {
-    leaf_id: u64,
+    memcg_id: u64,
     tasks: u64,
     bound: u64,
-    level: u32,
+    depth: u32,
     now_ns: u64,
 }
 
@@ -236,7 +236,7 @@ fn tell(key: &AlarmKey, seen: &AlarmContext) {
         Ok(()) => {}
         Err(EXISTS) => return,
         Err(_) => {
-            count(Counter::AlarmedFull);
+            count(Counter::AlarmsSentFull);
             return;
         }
     }
@@ -247,12 +247,12 @@ fn tell(key: &AlarmKey, seen: &AlarmContext) {
     };
     entry.write(TaskAlarm {
         header: header::<TaskAlarm>(Kind::TaskAlarm),
-        leaf_id: seen.leaf_id,
+        memcg_id: seen.memcg_id,
         key_id: key.id,
         tasks: seen.tasks,
         bound: seen.bound,
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        level: seen.level,
+        depth: seen.depth,
         alarm: key.alarm,
         pad: 0,
     });

@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use eviction_common::{
-    Counter, Edge, FireToken, Kind, MAX_ANCESTORS, MemcgThreshold, ThresholdCrossed, armed_bit,
+    Counter, Edge, FireToken, Kind, MAX_ANCESTORS, MemcgThreshold, ThresholdCrossed, threshold_bit,
 };
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 /// What a hook knows when it looks at a level.
 pub(crate) struct LevelUsage {
     /// The level's cgroup.
-    pub(crate) level_id: u64,
+    pub(crate) cgroup_id: u64,
     /// The one that was charged.
     pub(crate) leaf_id: u64,
     /// The level's usage, pages.
@@ -36,10 +36,10 @@ pub(crate) fn each_armed<M: Means>(
 ) {
     let mut counter = memcg.counter();
     for level in 0..MAX_ANCESTORS {
-        let Some(level_id) = way.id(level) else { return };
-        if let Some(armed) = armed(level_id) {
+        let Some(cgroup_id) = way.id(level) else { return };
+        if let Some(armed) = armed(cgroup_id) {
             // SAFETY: a page counter.
-            meet(armed, level_id, unsafe { usage_of::<M>(counter) });
+            meet(armed, cgroup_id, unsafe { usage_of::<M>(counter) });
         }
         // SAFETY: a page counter; null beyond the root, and not read.
         counter = unsafe { counter_above::<M>(counter) };
@@ -49,7 +49,7 @@ pub(crate) fn each_armed<M: Means>(
 /// What is armed on the cgroup with this id.
 #[inline(always)]
 fn armed(id: u64) -> Option<*mut MemcgThreshold> {
-    let (word, bit) = armed_bit(id);
+    let (word, bit) = threshold_bit(id);
     // SAFETY: the map's value; volatile, since user space writes it.
     let bits = unsafe { core::ptr::read_volatile(THRESHOLD_BITS.get_ptr(word)?) };
     if bits & bit == 0 {
@@ -107,10 +107,10 @@ fn fire(armed: *mut MemcgThreshold, generation: u64, edge: Edge, seen: &LevelUsa
         return false;
     }
     let Some(mut record) = EVENTS.reserve::<ThresholdCrossed>(0) else {
-        lost(Counter::LostCrossed);
+        lost(Counter::LostThresholdCrossed);
         return false;
     };
-    let ticket = FireToken { id: seen.level_id, generation, edge: edge as u32, pad: 0 };
+    let ticket = FireToken { id: seen.cgroup_id, generation, edge: edge as u32, pad: 0 };
     if FIRE_TOKENS.remove(ticket).is_err() {
         record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
         return false;
@@ -122,8 +122,8 @@ fn fire(armed: *mut MemcgThreshold, generation: u64, edge: Edge, seen: &LevelUsa
     // SAFETY: the map's value.
     let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };
     record.write(ThresholdCrossed {
-        header: header::<ThresholdCrossed>(Kind::Crossed),
-        level_id: seen.level_id,
+        header: header::<ThresholdCrossed>(Kind::ThresholdCrossed),
+        cgroup_id: seen.cgroup_id,
         leaf_id: seen.leaf_id,
         generation,
         usage: seen.usage,

@@ -94,7 +94,7 @@ impl Limits {
 
     /// The kernel reported a crossing. False if it is not of a present threshold.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
-        let fired = self.find_mut(crossed.level_id).is_some_and(|watch| watch.fire(crossed));
+        let fired = self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed));
         self.fired += usize::from(fired);
         fired
     }

@@ -27,7 +27,7 @@ impl<'a> KillCgroups<'a> {
         let known = kill.chain.first().is_none_or(|group| read.position(group.id).is_some());
         let named = || {
             let root = root_id(sampler)?;
-            let tree = Tree::branch(sampler.tree().root(), root, kill.way_down(root)?);
+            let tree = Tree::branch(sampler.tree().root(), root, kill.path_below(root)?);
             let pods = Pods::find(&tree, |uid| index.knows(uid));
             Some(Self { tree: Cow::Owned(tree), pods: Cow::Owned(pods) })
         };
@@ -175,5 +175,5 @@ pub(crate) fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -
         OomLimitOwner::Global => kill.chain.len(),
         OomLimitOwner::Unknown => return None,
     };
-    kill.chain.iter().take(top).rev().find(|group| group.dies_together).map(|group| group.id)
+    kill.chain.iter().take(top).rev().find(|group| group.oom_group).map(|group| group.id)
 }

@@ -122,8 +122,10 @@ fn rage(
             interrupt.check()?;
             let (start, fired) = (Instant::now(), firings(kernel));
             let line = grower.memory()? + 4 * MIB;
-            let generation =
-                kernel.arm(id, KernelThreshold { usage_above: Some(line), ..KernelThreshold::default() })?;
+            let generation = kernel.set_threshold(
+                id,
+                KernelThreshold { usage_above: Some(line), ..KernelThreshold::default() },
+            )?;
             stepper.tell("touch 16")?;
             let mut seen = None;
             while start.elapsed() < Duration::from_secs(1) {
@@ -133,7 +135,7 @@ fn rage(
                 let _ = poll(&mut descriptors, Some(&timeout));
                 let now_ns = clock::now();
                 let drained = ring.drain(|event| match event {
-                    Event::Crossed(crossed) if crossed.generation == generation.0 => {
+                    Event::ThresholdCrossed(crossed) if crossed.generation == generation.0 => {
                         seen = Some(now_ns.saturating_sub(crossed.stamp.ktime_ns));
                     }
                     _ => {}

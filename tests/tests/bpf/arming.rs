@@ -40,16 +40,16 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     process.step("touch 8");
     let mut rig = Rig::load();
     for pod in &pods {
-        rig.kernel.arm(pod.id(), above(busy.usage() + 64 * MIB)).unwrap();
+        rig.kernel.set_threshold(pod.id(), above(busy.usage() + 64 * MIB)).unwrap();
     }
-    assert_eq!(rig.kernel.levels_held().unwrap(), (500, 500));
+    assert_eq!(rig.kernel.threshold_entries().unwrap(), (500, 500));
     process.step("touch 96");
     rig.wait("the crossing", |told| !told.crossed.is_empty());
     let [crossed] = rig.told.crossed.as_slice() else { panic!("{:?}", rig.told.crossed) };
-    assert_eq!((crossed.level_id, crossed.leaf_id), (busy.id(), busy.id()));
+    assert_eq!((crossed.cgroup_id, crossed.leaf_id), (busy.id(), busy.id()));
 
     let down = KernelThreshold { usage_below: Some(busy.usage() - 48 * MIB), ..KernelThreshold::default() };
-    let down = rig.kernel.arm(busy.id(), down).unwrap();
+    let down = rig.kernel.set_threshold(busy.id(), down).unwrap();
     process.step("touch 4");
     assert_eq!(rig.crossings(down), [], "not yet");
     process.step("free");
@@ -59,24 +59,24 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     assert_eq!(rig.crossings(down).len(), 1);
     assert_eq!(rig.told.crossed.len(), 2, "{:?}", rig.told.crossed);
 
-    rig.kernel.disarm(busy.id());
+    rig.kernel.clear_threshold(busy.id());
     let elsewhere = cost(&rig, &mut process);
     for group in [busy, &node] {
-        rig.kernel.arm(group.id(), above(u64::MAX / 2)).unwrap();
+        rig.kernel.set_threshold(group.id(), above(u64::MAX / 2)).unwrap();
     }
     let on_the_way = cost(&rig, &mut process);
     for pod in &pods {
-        rig.kernel.disarm(pod.id());
+        rig.kernel.clear_threshold(pod.id());
     }
-    rig.kernel.disarm(node.id());
+    rig.kernel.clear_threshold(node.id());
     let nothing = cost(&rig, &mut process);
     println!(
         "a charge costs {nothing:.0} ns with nothing armed, {elsewhere:.0} ns with 500 groups armed beside it, \
          {on_the_way:.0} ns with two on its way"
     );
-    assert_eq!(rig.kernel.levels_held().unwrap(), (0, 0));
+    assert_eq!(rig.kernel.threshold_entries().unwrap(), (0, 0));
     let lost = rig.kernel.lost().unwrap();
-    assert_eq!((lost.get(Counter::LostCrossed), lost.get(Counter::WalkCut)), (0, 0));
+    assert_eq!((lost.get(Counter::LostThresholdCrossed), lost.get(Counter::PathTruncated)), (0, 0));
 }
 
 #[test]
@@ -92,7 +92,8 @@ fn a_group_and_those_that_it_is_in_are_told_each_at_its_own_level() {
     let grain = rig.kernel.charge().unwrap().granularity_bytes;
     let ways = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
     let start = pods.usage();
-    let armed = ways.map(|(group, more)| rig.kernel.arm(group.id(), above(start + more * MIB)).unwrap());
+    let armed =
+        ways.map(|(group, more)| rig.kernel.set_threshold(group.id(), above(start + more * MIB)).unwrap());
     for (step, told) in [(20, 0), (28, 1), (28, 2), (32, 3), (32, 4)] {
         process.step(&format!("touch {step}"));
         let crossed = armed.iter().filter(|armed| rig.crossings(**armed).len() == 1).count();
@@ -100,7 +101,7 @@ fn a_group_and_those_that_it_is_in_are_told_each_at_its_own_level() {
     }
     for ((group, more), armed) in ways.into_iter().zip(armed) {
         let crossed = rig.crossings(armed)[0];
-        assert_eq!((crossed.level_id, crossed.leaf_id), (group.id(), container.id()));
+        assert_eq!((crossed.cgroup_id, crossed.leaf_id), (group.id(), container.id()));
         let line = start + more * MIB;
         assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
     }
@@ -116,13 +117,17 @@ fn of_a_group_that_is_removed_while_armed_nothing_is_left() {
         let pod = node.child(&format!("pod{place}"));
         ids.push(pod.id());
         let level = KernelThreshold { usage_above: Some(MIB), usage_below: Some(1), gross: Some(MIB) };
-        rig.kernel.arm(pod.id(), level).unwrap();
+        rig.kernel.set_threshold(pod.id(), level).unwrap();
         pod.remove();
     }
-    assert_eq!(rig.kernel.levels_held().unwrap(), (0, 150), "the kernel side itself took the levels out");
-    ids.iter().for_each(|id| rig.kernel.disarm(*id));
-    assert_eq!(rig.kernel.levels_held().unwrap(), (0, 0));
-    assert_eq!(rig.kernel.armed().count(), 0);
+    assert_eq!(
+        rig.kernel.threshold_entries().unwrap(),
+        (0, 150),
+        "the kernel side itself took the levels out"
+    );
+    ids.iter().for_each(|id| rig.kernel.clear_threshold(*id));
+    assert_eq!(rig.kernel.threshold_entries().unwrap(), (0, 0));
+    assert_eq!(rig.kernel.thresholds().count(), 0);
 }
 
 #[test]
@@ -133,14 +138,14 @@ fn levels_of_groups_that_come_and_go_never_fill_the_map() {
     for place in 0..300 {
         let pod = node.child(&format!("pod{place}"));
         let id = pod.id();
-        rig.kernel.arm(id, above(MIB)).unwrap();
+        rig.kernel.set_threshold(id, above(MIB)).unwrap();
         pod.remove();
-        rig.kernel.disarm(id);
+        rig.kernel.clear_threshold(id);
         if place % 50 == 0 {
             rig.drain();
         }
     }
-    assert_eq!(rig.kernel.levels_held().unwrap(), (0, 0));
+    assert_eq!(rig.kernel.threshold_entries().unwrap(), (0, 0));
 }
 
 #[test]
@@ -151,13 +156,13 @@ fn what_was_armed_on_an_id_before_is_not_taken_for_what_is_armed_on_it_now() {
     process.step("touch 4");
     let mut rig = Rig::load();
     // As for another group with the same id: one crossing is on its way, one has not come.
-    let first = rig.kernel.arm(group.id(), above(group.usage() + 8 * MIB)).unwrap();
+    let first = rig.kernel.set_threshold(group.id(), above(group.usage() + 8 * MIB)).unwrap();
     process.step("touch 24");
-    rig.kernel.disarm(group.id());
-    let second = rig.kernel.arm(group.id(), above(group.usage() + 32 * MIB)).unwrap();
+    rig.kernel.clear_threshold(group.id());
+    let second = rig.kernel.set_threshold(group.id(), above(group.usage() + 32 * MIB)).unwrap();
     process.step("touch 8");
     assert_eq!((rig.crossings(first).len(), rig.crossings(second).len()), (1, 0));
-    let third = rig.kernel.arm(group.id(), above(group.usage() + 16 * MIB)).unwrap();
+    let third = rig.kernel.set_threshold(group.id(), above(group.usage() + 16 * MIB)).unwrap();
     process.step("touch 64");
     assert_eq!((rig.crossings(second).len(), rig.crossings(third).len()), (0, 1));
     assert_eq!(rig.crossings(first).len(), 1, "its right to fire went with it");
@@ -172,15 +177,15 @@ fn groups_whose_ids_share_a_place_are_kept_apart() {
     let mut rig = Rig::load();
     let other = group.id() + (1 << 16);
     let line = above(group.usage() + 16 * MIB);
-    let armed = rig.kernel.arm(group.id(), line).unwrap();
-    rig.kernel.arm(other, line).unwrap();
-    rig.kernel.disarm(other);
+    let armed = rig.kernel.set_threshold(group.id(), line).unwrap();
+    rig.kernel.set_threshold(other, line).unwrap();
+    rig.kernel.clear_threshold(other);
     process.step("touch 64");
     assert_eq!(rig.crossings(armed).len(), 1, "armed still");
-    rig.kernel.arm(other, above(MIB)).unwrap();
-    rig.kernel.disarm(group.id());
+    rig.kernel.set_threshold(other, above(MIB)).unwrap();
+    rig.kernel.clear_threshold(group.id());
     process.step("touch 16");
     assert_eq!(rig.told.crossed.len(), 1, "the other one's level is not its own");
-    rig.kernel.disarm(other);
-    assert_eq!(rig.kernel.levels_held().unwrap(), (0, 0));
+    rig.kernel.clear_threshold(other);
+    assert_eq!(rig.kernel.threshold_entries().unwrap(), (0, 0));
 }

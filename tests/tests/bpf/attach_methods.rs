@@ -38,7 +38,7 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         let grain = rig.kernel.charge().unwrap().granularity_bytes;
         let line = pod.usage() + 32 * MIB;
         let level = above(line);
-        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
         process.step("touch 16");
         assert_eq!(rig.crossings(armed), [], "{name}: not yet there");
         process.step("touch 64");
@@ -46,7 +46,7 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         let [crossed] = crossings.as_slice() else {
             panic!("{name}: one crossing, not {crossings:?}");
         };
-        assert_eq!((crossed.level_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
+        assert_eq!((crossed.cgroup_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
         assert_eq!((crossed.edge, crossed.tgid), (Edge::UsageAbove, process.pid()), "{name}");
         assert!((line..=line + 2 * grain).contains(&crossed.usage), "{name}: {crossed:?} for {line}");
     });
@@ -63,16 +63,16 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
         process.step("touch 64");
         let before = pod.usage();
         let level = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
-        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
         let mut leaves = Vec::new();
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         for _ in 0..3 {
             process.step("give-back");
             process.step("again");
         }
         let after = pod.usage();
         assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
         let crossings = rig.crossings(armed);
         if !every {
@@ -82,7 +82,7 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
         let [crossed] = crossings.as_slice() else {
             panic!("{name}: one crossing, not {crossings:?}");
         };
-        assert_eq!((crossed.edge, crossed.level_id), (Edge::Gross, pod.id()), "{name}");
+        assert_eq!((crossed.edge, crossed.cgroup_id), (Edge::Gross, pod.id()), "{name}");
         assert!((96 * MIB..104 * MIB).contains(&crossed.gross), "{name}: {crossed:?}");
         // Counters of memory with swap and of kernel memory would make it twice as much.
         assert!((192 * MIB..224 * MIB).contains(&gross), "{name}: {gross} were charged");
@@ -98,26 +98,26 @@ fn what_is_charged_while_a_reading_is_made_counts() {
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
         let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
-        assert_eq!(rig.kernel.charged(pod.id()), None, "{name}: nothing is armed");
-        rig.kernel.arm(pod.id(), gross(1024)).unwrap();
+        assert_eq!(rig.kernel.gross_charge(pod.id()), None, "{name}: nothing is armed");
+        rig.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
         // A reading begins, and takes long.
-        let began = rig.kernel.charged(pod.id());
+        let began = rig.kernel.gross_charge(pod.id());
         assert!(began.is_some(), "{name}");
         process.step("touch 32");
-        let armed = rig.kernel.arm_since(pod.id(), gross(96), began).unwrap();
+        let armed = rig.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
         process.step("touch 48");
         assert_eq!(rig.crossings(armed), [], "{name}: 80 of 96");
         process.step("touch 24");
         assert_eq!(rig.crossings(armed).len(), usize::from(every), "{name}: 104 of 96");
         // It is of another arming.
         process.step("touch 32");
-        let armed = rig.kernel.arm_since(pod.id(), gross(48), began).unwrap();
+        let armed = rig.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 32");
         assert_eq!(rig.crossings(armed), [], "{name}: 32 of 48");
         // However long it takes, half of the way is left.
-        let began = rig.kernel.charged(pod.id());
+        let began = rig.kernel.gross_charge(pod.id());
         process.step("touch 64");
-        let armed = rig.kernel.arm_since(pod.id(), gross(48), began).unwrap();
+        let armed = rig.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 16");
         assert_eq!(rig.crossings(armed), [], "{name}: 24 and 16 of 48");
         process.step("touch 16");
@@ -138,10 +138,10 @@ fn what_a_limit_refuses_is_not_charged() {
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
         let mut leaves = Vec::new();
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         process.tell("touch 64");
         rig.kill_of(process.pid());
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
         assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
     });
@@ -155,10 +155,10 @@ fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
         let mut process = Stepper::start(&pod);
         process.step("touch 64");
         let level = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
-        let armed = rig.kernel.arm(pod.id(), level).unwrap();
+        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
         let sees = rig.kernel.charge().unwrap().sees_every_charge;
         if sees {
-            rig.attach(AttachWhen::WayDown);
+            rig.attach(AttachWhen::OnRelease);
         }
         process.step("free");
         if sees {
@@ -169,6 +169,6 @@ fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
             assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
             assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
         }
-        rig.detach(AttachWhen::WayDown);
+        rig.detach(AttachWhen::OnRelease);
     });
 }

@@ -31,11 +31,11 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     for round in 0..100 {
         group.child(&format!("g{round}")).remove();
     }
-    let armed = rig.kernel.arm(group.id(), above(8 * MIB));
+    let armed = rig.kernel.set_threshold(group.id(), above(8 * MIB));
     process.step("touch 32");
     let lost = rig.kernel.lost().unwrap();
-    assert!(lost.get(Counter::LostCgroupMade) > 0 && lost.get(Counter::LostCgroupGone) > 0, "{lost:?}");
-    assert!(lost.get(Counter::LostCrossed) > 0, "{lost:?}");
+    assert!(lost.get(Counter::LostCgroupCreated) > 0 && lost.get(Counter::LostCgroupRemoved) > 0, "{lost:?}");
+    assert!(lost.get(Counter::LostThresholdCrossed) > 0, "{lost:?}");
     assert_eq!(rig.crossings(armed.as_ref().copied().unwrap()), []);
     process.step("touch 32");
     assert_eq!(rig.crossings(armed.unwrap()).len(), 1);

@@ -22,7 +22,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     let grain = rig.kernel.sources()[0].granularity_bytes;
 
     let line = pod.usage() + 32 * MIB;
-    let first = rig.kernel.arm(pod.id(), above(line)).unwrap();
+    let first = rig.kernel.set_threshold(pod.id(), above(line)).unwrap();
     process.step("touch 16");
     assert_eq!(rig.crossings(first), [], "not yet there");
     process.step("touch 64");
@@ -32,7 +32,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     let [crossed] = crossings.as_slice() else {
         panic!("one crossing, not {crossings:?}");
     };
-    assert_eq!(crossed.level_id, pod.id());
+    assert_eq!(crossed.cgroup_id, pod.id());
     assert_eq!(crossed.leaf_id, container.id());
     assert_eq!(crossed.edge, Edge::UsageAbove);
     assert_eq!((crossed.tgid, crossed.pid), (process.pid(), process.pid()));
@@ -40,7 +40,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     assert!(crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
     assert!(crossed.stamp.ktime_ns > 0);
 
-    let second = rig.kernel.arm(pod.id(), above(line + 96 * MIB)).unwrap();
+    let second = rig.kernel.set_threshold(pod.id(), above(line + 96 * MIB)).unwrap();
     assert!(second > first);
     process.step("touch 128");
     rig.wait("the second crossing", |told| told.crossed.len() > 1);
@@ -81,8 +81,8 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
     let mut rig = Rig::load();
     let line = pod.usage() + 64 * MIB;
     // Its own usage is less than this all the while.
-    let others = rig.kernel.arm(other.id(), above(line)).unwrap();
-    let own = rig.kernel.arm(pod.id(), above(line)).unwrap();
+    let others = rig.kernel.set_threshold(other.id(), above(line)).unwrap();
+    let own = rig.kernel.set_threshold(pod.id(), above(line)).unwrap();
     process.step("touch 16");
     change_ways(&rig.kernel, |[_, _, serial, _, ids @ ..]| {
         *serial = serial.wrapping_add(1);
@@ -111,7 +111,7 @@ fn of_many_that_cross_at_once_one_record_comes() {
     }
     let mut rig = Rig::load();
     for round in 0..20 {
-        let armed = rig.kernel.arm(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
+        let armed = rig.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
         for process in &mut processes {
             process.tell("touch 16");
         }
@@ -123,7 +123,7 @@ fn of_many_that_cross_at_once_one_record_comes() {
             process.step("free");
         }
     }
-    assert_eq!(rig.kernel.lost().unwrap().get(Counter::LostCrossed), 0);
+    assert_eq!(rig.kernel.lost().unwrap().get(Counter::LostThresholdCrossed), 0);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_growing_process_is_followed_by_arming_at_each_crossing() {
     process.step("touch 1");
     let mut rig = Rig::load();
     let mut line = 8 * MIB;
-    let mut armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+    let mut armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
     process.tell("touch 400");
     let mut told = Vec::new();
     while line < 256 * MIB {
@@ -146,7 +146,7 @@ fn a_growing_process_is_followed_by_arming_at_each_crossing() {
         assert!(crossings[0].usage >= line, "{:?}", crossings[0]);
         told.push(armed);
         line = crossings[0].usage + 8 * MIB;
-        armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+        armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
     }
     assert_eq!(process.answer(), "ok");
     for armed in told {
@@ -161,7 +161,7 @@ fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
     let mut process = Stepper::start(&group);
     process.step("touch 32");
     let mut rig = Rig::load();
-    let armed = rig.kernel.arm(group.id(), above(MIB)).unwrap();
+    let armed = rig.kernel.set_threshold(group.id(), above(MIB)).unwrap();
     process.step("touch 8");
     assert_eq!(rig.crossings(armed).len(), 1);
 }
@@ -173,7 +173,7 @@ fn the_way_down_is_told_once() {
     let mut process = Stepper::start(&group);
     process.step("touch 64");
     let mut rig = Rig::load();
-    let armed = rig.kernel.arm(group.id(), below(32 * MIB)).unwrap();
+    let armed = rig.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
     process.step("touch 16");
     assert_eq!(rig.crossings(armed), []);
     process.step("free");
@@ -194,7 +194,7 @@ fn both_edges_of_one_arming_fire_each_for_itself() {
     process.step("touch 16");
     let mut rig = Rig::load();
     let level = KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
-    let armed = rig.kernel.arm(group.id(), level).unwrap();
+    let armed = rig.kernel.set_threshold(group.id(), level).unwrap();
     for step in ["touch 32", "free", "touch 2", "touch 48"] {
         process.step(step);
     }
@@ -212,11 +212,11 @@ fn what_was_disarmed_is_silent() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut rig = Rig::load();
-    let armed = rig.kernel.arm(group.id(), above(16 * MIB)).unwrap();
-    assert_eq!(rig.kernel.armed().collect::<Vec<_>>(), [group.id()]);
-    rig.kernel.disarm(group.id());
-    rig.kernel.disarm(group.id());
-    assert_eq!(rig.kernel.armed().count(), 0);
+    let armed = rig.kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
+    assert_eq!(rig.kernel.thresholds().collect::<Vec<_>>(), [group.id()]);
+    rig.kernel.clear_threshold(group.id());
+    rig.kernel.clear_threshold(group.id());
+    assert_eq!(rig.kernel.thresholds().count(), 0);
     process.step("touch 64");
     assert_eq!(rig.crossings(armed), []);
 }
@@ -228,12 +228,12 @@ fn the_whole_node_is_armed_at_the_root() {
     let mut process = Stepper::start(&group);
     let mut rig = Rig::load();
     let root = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(mount()).unwrap());
-    let armed = rig.kernel.arm(root, above(MIB)).unwrap();
+    let armed = rig.kernel.set_threshold(root, above(MIB)).unwrap();
     process.step("touch 16");
     rig.wait("the crossing", |told| !told.crossed.is_empty());
     let crossings = rig.crossings(armed);
     assert_eq!(crossings.len(), 1);
-    assert_eq!(crossings[0].level_id, root);
+    assert_eq!(crossings[0].cgroup_id, root);
 }
 
 #[test]
@@ -242,14 +242,14 @@ fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
     let (one, two) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&one);
     let mut rig = Rig::with(&LoadOptions { levels: Some(1), ..LoadOptions::default() });
-    let armed = rig.kernel.arm(one.id(), above(16 * MIB)).unwrap();
+    let armed = rig.kernel.set_threshold(one.id(), above(16 * MIB)).unwrap();
     for _ in 0..20 {
-        rig.kernel.arm(two.id(), above(16 * MIB)).unwrap_err();
+        rig.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap_err();
     }
     process.step("touch 64");
     assert_eq!(rig.crossings(armed).len(), 1);
-    rig.kernel.disarm(one.id());
-    rig.kernel.arm(two.id(), above(16 * MIB)).unwrap();
+    rig.kernel.clear_threshold(one.id());
+    rig.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap();
 }
 
 #[test]
@@ -263,10 +263,10 @@ fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
     grower.step("touch 4");
     let mut rig = Rig::load();
     let mut dirty = Vec::new();
-    rig.kernel.take_dirty(&mut dirty).unwrap();
+    rig.kernel.take_charged(&mut dirty).unwrap();
 
     grower.step("touch 64");
-    rig.kernel.take_dirty(&mut dirty).unwrap();
+    rig.kernel.take_charged(&mut dirty).unwrap();
     let of = |dirty: &[CgroupGrowth], id| dirty.iter().find(|leaf| leaf.id == id).copied();
     let leaf = of(&dirty, busy.id()).expect("the leaf that grew");
     assert!((48 * MIB..=65 * MIB).contains(&leaf.grown), "{leaf:?}");
@@ -275,10 +275,10 @@ fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
     assert_eq!(of(&dirty, pod.id()), None, "only the group that was charged itself");
     assert!(dirty.is_sorted_by_key(|leaf| std::cmp::Reverse(leaf.gross.max(leaf.grown))));
 
-    rig.kernel.take_dirty(&mut dirty).unwrap();
+    rig.kernel.take_charged(&mut dirty).unwrap();
     assert_eq!(of(&dirty, busy.id()), None);
     rester.step("touch 8");
-    rig.kernel.take_dirty(&mut dirty).unwrap();
+    rig.kernel.take_charged(&mut dirty).unwrap();
     assert!(of(&dirty, calm.id()).is_some());
 }
 
@@ -292,8 +292,8 @@ fn a_dirty_set_without_room_is_counted() {
         process.step("touch 8");
     }
     let lost = rig.kernel.lost().unwrap();
-    assert!(lost.get(Counter::DirtyFull) > 0, "{lost:?}");
-    assert!(lost.get(Counter::Charges) > lost.get(Counter::DirtyFull), "{lost:?}");
+    assert!(lost.get(Counter::ChargedCgroupsFull) > 0, "{lost:?}");
+    assert!(lost.get(Counter::Charges) > lost.get(Counter::ChargedCgroupsFull), "{lost:?}");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_tree_that_is_too_deep_is_counted() {
     let mut process = Stepper::start(groups.last().unwrap());
     let rig = Rig::load();
     process.step("touch 8");
-    assert!(rig.kernel.lost().unwrap().get(Counter::WalkCut) > 0);
+    assert!(rig.kernel.lost().unwrap().get(Counter::PathTruncated) > 0);
     drop(process);
     while let Some(group) = groups.pop() {
         group.remove();
@@ -325,7 +325,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
     runtime.block_on(async {
         let mut ring = AsyncRing::new(ring).unwrap();
         ring.drain(|_| ());
-        let armed = kernel.arm(group.id(), above(16 * MIB)).unwrap();
+        let armed = kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
         let grower = std::thread::spawn(move || {
             process.step("touch 64");
             process
@@ -334,7 +334,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
         let wait = async {
             while crossings == 0 {
                 let drained = ring.drain_ready(|event| {
-                    if let Event::Crossed(crossed) = event {
+                    if let Event::ThresholdCrossed(crossed) = event {
                         crossings += u32::from(crossed.generation == armed.0);
                     }
                 });

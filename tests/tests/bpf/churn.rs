@@ -21,7 +21,7 @@ fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
     for place in 0..CHURN {
         let group = node.child(&format!("{place}"));
         ids.push(group.id());
-        assert!(rig.kernel.holds(group.id()).unwrap(), "its event counts are noted at its making");
+        assert!(rig.kernel.has_entries(group.id()).unwrap(), "its event counts are noted at its making");
         group.remove();
         if place % 100 == 0 {
             rig.drain();
@@ -29,7 +29,7 @@ fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
     }
     let rate = ids.len() as f64 / start.elapsed().as_secs_f64() * 60.0;
     println!("{} cgroups made and removed, {rate:.0} in a minute", ids.len());
-    assert_eq!(ids.iter().filter(|id| rig.kernel.holds(**id).unwrap()).count(), 0);
+    assert_eq!(ids.iter().filter(|id| rig.kernel.has_entries(**id).unwrap()).count(), 0);
     let lost = rig.kernel.lost().unwrap();
     assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)));
 }
@@ -53,13 +53,13 @@ fn cgroups_whose_tasks_did_something_leave_nothing_either() {
         assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);
         home.add(&process);
         group.remove();
-        if rig.kernel.holds(id).unwrap() {
+        if rig.kernel.has_entries(id).unwrap() {
             // Another CPU had found it alive a moment before. The sweep is for those.
             late += 1;
             let gone = |this: u64| this != id;
             rig.kernel.sweep(gone).unwrap();
             rig.kernel.sweep(gone).unwrap();
-            assert!(!rig.kernel.holds(id).unwrap(), "cgroup {place}");
+            assert!(!rig.kernel.has_entries(id).unwrap(), "cgroup {place}");
         }
         assert_eq!(rig.kernel.task_count(id).unwrap(), TaskCount::default());
         rig.drain();
@@ -75,15 +75,15 @@ fn what_is_left_of_a_cgroup_that_is_gone_is_swept_when_two_sweeps_have_found_it(
     let mut rig = Rig::load();
     let mut process = Stepper::start(&group);
     process.step("threads 5");
-    assert!(rig.kernel.holds(id).unwrap());
+    assert!(rig.kernel.has_entries(id).unwrap());
     // As if the tree did not have it: once is no proof.
     let gone = |this: u64| this != id;
     assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
-    assert!(rig.kernel.holds(id).unwrap());
+    assert!(rig.kernel.has_entries(id).unwrap());
     assert_eq!(rig.kernel.sweep(|_| true).unwrap(), 0, "it was there after all");
     assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
     assert!(rig.kernel.sweep(gone).unwrap() > 0);
-    assert!(!rig.kernel.holds(id).unwrap());
+    assert!(!rig.kernel.has_entries(id).unwrap());
     // A figure that was swept too early begins anew.
     process.step("threads 5");
     assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);

@@ -148,7 +148,7 @@ fn what_is_counted_per_cgroup_is_what_du_finds() {
     let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
     let mut rig = load();
     rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
-    rig.attach(AttachWhen::NearDisk);
+    rig.attach(AttachWhen::NearDiskThreshold);
     let before = free();
     let [pod, ..] = &mut pods;
     pod.file("append", "first", 8 * MIB);
@@ -206,7 +206,7 @@ fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
     pod.file("append", "log", BLOCK);
     let mut rig = load();
     rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
-    rig.attach(AttachWhen::NearDisk);
+    rig.attach(AttachWhen::NearDiskThreshold);
     for (what, beyond) in [("append", BLOCK), ("map", BLOCK), ("fallocate", 32 * MIB)] {
         let headroom = DiskHeadroom { bytes: Some(32 * MIB), inodes: None };
         let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
@@ -252,7 +252,7 @@ fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
     rig.kernel.clear_disk_threshold(device);
     assert_eq!(taken(&rig, pod.group.id(), device), (0, 0));
-    let (_, tokens) = rig.kernel.levels_held().unwrap();
+    let (_, tokens) = rig.kernel.threshold_entries().unwrap();
     assert_eq!(tokens, 0, "nothing is left of it");
 }
 
@@ -268,10 +268,10 @@ fn without_the_dense_hook_what_is_written_back_counts_once() {
     assert!(taken(&rig, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
     pod.file("sync", "before", 0);
     assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
-    rig.attach(AttachWhen::NearDisk);
+    rig.attach(AttachWhen::NearDiskThreshold);
     pod.file("append", "near", 16 * MIB);
     assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
-    rig.detach(AttachWhen::NearDisk);
+    rig.detach(AttachWhen::NearDiskThreshold);
     pod.file("sync", "near", 0);
     assert_eq!(taken(&rig, pod.group.id(), device), pod.grown(), "it was counted when it was reserved");
 }

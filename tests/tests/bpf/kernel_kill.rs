@@ -30,7 +30,7 @@ fn rig() -> Rig {
 fn rig_with(options: LoadOptions) -> Rig {
     let mut rig = Rig::with(&LoadOptions { kernel_kill: true, ..options });
     if !rig.kernel.charge().unwrap().sees_every_charge {
-        rig.attach(AttachWhen::NearLine);
+        rig.attach(AttachWhen::NearThreshold);
     }
     rig
 }
@@ -136,7 +136,7 @@ fn nobody_is_killed_without_a_record() {
     let mut filler = Stepper::start(&node.other);
     for _ in 0..16 {
         let above = above(node.other.usage() + MIB);
-        rig.kernel.arm(node.other.id(), above).unwrap();
+        rig.kernel.set_threshold(node.other.id(), above).unwrap();
         filler.step("touch 2");
     }
     let by_record = rig.kernel.lost().unwrap().by_record();

@@ -21,7 +21,7 @@ fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
     let sources: Vec<_> = rig.kernel.sources().iter().map(|info| info.source).collect();
     assert_eq!(sources, families().map(EventClass::name).collect::<Vec<_>>());
     let ids = rig.kernel.program_ids();
-    let used = ATTACH_METHODS.iter().filter(|backend| backend.class != EventClass::Near);
+    let used = ATTACH_METHODS.iter().filter(|backend| backend.class != EventClass::ChargeNear);
     let used = used.filter(|backend| rig.kernel.sources().iter().any(|info| info.backend == backend.name));
     assert_eq!(ids.len(), used.map(|backend| backend.hooks.len()).sum::<usize>());
     let loaded = |id: &u32| program_exists(*id);
@@ -165,7 +165,7 @@ fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
     let missing: Vec<_> = whole.missing.iter().filter(|(field, _)| !field.starts_with("xfs_")).collect();
     assert!(missing.is_empty(), "{missing:?}");
     // NR_MEMCG_STOCK, which came with 6.16.
-    assert_eq!(whole.stocks, if release() >= (6, 16) { 7 } else { 1 });
+    assert_eq!(whole.charge_caches, if release() >= (6, 16) { 7 } else { 1 });
     // Of kswapd and of direct reclaim there are events on all of them.
     assert!((2..=8).contains(&whole.reclaimed.len()), "{:?}", whole.reclaimed);
     let step = blob.len() / 97;

@@ -27,12 +27,12 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
     }
     let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
     let grain = near.granularity_bytes;
-    assert!(!rig.kernel.is_attached(AttachWhen::NearLine), "it costs too much for every day");
+    assert!(!rig.kernel.is_attached(AttachWhen::NearThreshold), "it costs too much for every day");
     for round in 0..3 {
-        rig.attach(AttachWhen::NearLine);
-        rig.attach(AttachWhen::NearLine);
+        rig.attach(AttachWhen::NearThreshold);
+        rig.attach(AttachWhen::NearThreshold);
         let line = group.usage() + 64 * MIB;
-        let armed = rig.kernel.arm(group.id(), above(line)).unwrap();
+        let armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
         process.step("again");
         let crossings = rig.crossings(armed);
         let [crossed] = crossings.as_slice() else {
@@ -41,12 +41,12 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
         assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
         process.step("give-back");
 
-        rig.detach(AttachWhen::NearLine);
+        rig.detach(AttachWhen::NearThreshold);
         let mut leaves = Vec::new();
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         process.step("again");
         process.step("give-back");
-        rig.kernel.take_dirty(&mut leaves).unwrap();
+        rig.kernel.take_charged(&mut leaves).unwrap();
         let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
         assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
     }
@@ -84,8 +84,8 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
         return;
     }
     let told = |rig: &mut Rig, process: &mut Stepper, growth: [u64; 2]| {
-        let armed = rig.kernel.arm(node.id(), above(node.usage() + 48 * MIB)).unwrap();
-        let other = rig.kernel.arm(beside.id(), above(beside.usage() + MIB)).unwrap();
+        let armed = rig.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
+        let other = rig.kernel.set_threshold(beside.id(), above(beside.usage() + MIB)).unwrap();
         let crossings = growth.map(|grown| {
             process.step(&format!("touch {grown}"));
             let crossings = rig.crossings(armed);
@@ -96,7 +96,7 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
         crossings
     };
     assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
-    rig.attach(AttachWhen::NearLine);
+    rig.attach(AttachWhen::NearThreshold);
     assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 1], "at the line, and once");
 }
 
@@ -108,14 +108,14 @@ fn what_reclaim_takes_while_a_reading_is_made_counts() {
     if !has_dense_hook(&rig) {
         return;
     }
-    rig.attach(AttachWhen::NearLine);
+    rig.attach(AttachWhen::NearThreshold);
     let far = above(LIMIT + 512 * MIB);
     for (counts, expected) in [(true, 1), (false, 0)] {
-        rig.kernel.arm(node.id(), far).unwrap();
-        let since = rig.kernel.charged(node.id()).filter(|_| counts);
+        rig.kernel.set_threshold(node.id(), far).unwrap();
+        let since = rig.kernel.gross_charge(node.id()).filter(|_| counts);
         process.step("touch 28");
         let level = above(node.usage() + 48 * MIB);
-        let armed = rig.kernel.arm_since(node.id(), level, since).unwrap();
+        let armed = rig.kernel.set_threshold_since(node.id(), level, since).unwrap();
         process.step("touch 28");
         assert_eq!(rig.crossings(armed).len(), expected, "counted: {counts}");
     }

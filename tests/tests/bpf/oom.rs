@@ -42,7 +42,7 @@ fn a_kill_at_the_containers_own_limit() {
     assert_eq!(kill.uid, Some(0));
     assert_eq!(kill.oom_score_adj, Some(1000));
     assert_eq!(kill.trigger_tgid, process.pid());
-    assert!(!kill.cut && !kill.pid_only);
+    assert!(!kill.truncated && !kill.pid_only);
     let rss = kill.rss.expect("its resident memory");
     assert!((28 * MIB..=32 * MIB).contains(&rss.anon), "{rss:?}");
     assert!(rss.file > 0, "{rss:?}");
@@ -61,7 +61,7 @@ fn a_kill_at_the_containers_own_limit() {
     assert_eq!(kill.trigger_memcg, Some(container.id()));
     let root = kill.chain[2].id;
     let path = kill
-        .way_down(root)
+        .path_below(root)
         .expect("the names")
         .iter()
         .fold(String::new(), |path, (_, name)| format!("{path}/{}", name.display()));

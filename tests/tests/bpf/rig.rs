@@ -173,13 +173,13 @@ impl Rig {
 
     /// Attaches the hook for a time that is good for this, which there is.
     pub(crate) fn attach(&mut self, when: AttachWhen) {
-        self.kernel.ask(when, true).unwrap();
+        self.kernel.request_probe(when, true).unwrap();
         wait_until("a hook that is attached", || self.kernel.is_attached(when));
     }
 
     /// Takes it off.
     pub(crate) fn detach(&mut self, when: AttachWhen) {
-        self.kernel.ask(when, false).unwrap();
+        self.kernel.request_probe(when, false).unwrap();
         wait_until("a hook that is taken off", || !self.kernel.is_attached(when));
     }
 
@@ -187,14 +187,14 @@ impl Rig {
     pub(crate) fn drain(&mut self) {
         let told = &mut self.told;
         let drained = self.ring.drain(|event| match event {
-            Event::Crossed(crossed) => told.crossed.push(crossed),
+            Event::ThresholdCrossed(crossed) => told.crossed.push(crossed),
             Event::OomKill(kill) => told.kills.push(kill),
             Event::OomMark(mark) => told.marks.push(mark),
-            Event::CgroupMade(change) => told.made.push(change),
-            Event::CgroupGone(change) => told.gone.push(change),
+            Event::CgroupCreated(change) => told.made.push(change),
+            Event::CgroupRemoved(change) => told.gone.push(change),
             Event::TaskAlarm(alarm) => told.alarms.push(alarm),
             Event::KernelKill(kill) => told.kernel_kills.push(kill),
-            Event::DiskCrossed(crossed) => told.disk.push(crossed),
+            Event::DiskThresholdCrossed(crossed) => told.disk.push(crossed),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
         told.events += drained.events;

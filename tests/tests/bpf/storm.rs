@@ -99,11 +99,11 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
                 // A reader that sleeps while the ring runs over.
                 std::thread::sleep(Duration::from_millis(50));
                 rig.drain();
-                rig.kernel.take_dirty(&mut dirty).unwrap();
+                rig.kernel.take_charged(&mut dirty).unwrap();
                 seen.extend(dirty.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
                 if armed.is_none() && rig.kernel.lost().unwrap().records_lost() > 0 {
                     let level = above(grower.usage() + 4 * MIB);
-                    armed = Some(rig.kernel.arm(grower.id(), level).unwrap());
+                    armed = Some(rig.kernel.set_threshold(grower.id(), level).unwrap());
                 }
                 if armed.is_some() && rig.told.crossed.is_empty() {
                     process.step("touch 8");
@@ -165,5 +165,5 @@ fn a_ring_of_the_size_that_follows_the_number_of_cgroups_holds_a_restart_of_the_
     let made = |id| rig.told.made.iter().any(|change| change.id == id);
     assert!(groups.iter().all(|group| made(group.id())));
     let lost = rig.kernel.lost().unwrap();
-    assert_eq!(lost.get(Counter::LostCgroupMade), 0, "{lost:?}");
+    assert_eq!(lost.get(Counter::LostCgroupCreated), 0, "{lost:?}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_bpf::{Counter, EventClass, LoadOptions, NodePidThreshold, TaskCount, event::Alarm};
-use eviction_common::PIDS_LOOK_NS;
+use eviction_common::PIDS_CACHE_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -19,7 +19,7 @@ fn forks_and_exits_are_counted_exactly() {
     process.step("forks 1");
     let rig = Rig::with_some(EventClass::Task, &LoadOptions::default());
     let before = rig.kernel.task_count(ours.id()).unwrap();
-    let all = rig.kernel.machine_tasks().unwrap();
+    let all = rig.kernel.host_tasks().unwrap();
     process.step("forks 200");
     process.step("threads 30");
     // A thread is joined before it has quite ended.
@@ -33,7 +33,7 @@ fn forks_and_exits_are_counted_exactly() {
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
     assert_eq!(rig.kernel.task_count(other.id()).unwrap(), Default::default());
-    let after = rig.kernel.machine_tasks().unwrap();
+    let after = rig.kernel.host_tasks().unwrap();
     assert!(after.forks - all.forks >= 230, "the whole machine counts them as well");
     assert!(after.exits - all.exits >= 231);
 
@@ -106,7 +106,7 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
     let groups: Vec<_> = (0..3).map(|_| Cgroup::new()).collect();
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
     let mut rig = Rig::with(&LoadOptions { cgroups: Some(1), fork_storm: 1, ..LoadOptions::default() });
-    let before = rig.kernel.machine_tasks().unwrap();
+    let before = rig.kernel.host_tasks().unwrap();
     for _ in 0..3 {
         processes.iter_mut().for_each(|process| process.step("threads 10"));
     }
@@ -114,8 +114,8 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
     let counted: Vec<_> = counted.filter(|forks| *forks != 0).collect();
     assert!(counted.is_empty() || counted == [30], "{counted:?}");
     let lost = rig.kernel.lost().unwrap();
-    assert!(lost.get(Counter::TasksFull) > 0, "{lost:?}");
-    assert!(rig.kernel.machine_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
+    assert!(lost.get(Counter::TaskStatsFull) > 0, "{lost:?}");
+    assert!(rig.kernel.host_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
     let told: usize = groups.iter().map(|group| rig.alarms(Alarm::ForkStorm, group.id()).len()).sum();
     assert_eq!(told, counted.len(), "a storm is seen where there is room");
 }
@@ -132,15 +132,15 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
     process.step("threads 2000");
     let told = rig.alarms(Alarm::ForkStorm, stormy.id());
     assert_eq!(told.len(), 1);
-    assert_eq!((told[0].leaf_id, told[0].tgid, told[0].bound), (stormy.id(), process.pid(), 2));
+    assert_eq!((told[0].memcg_id, told[0].tgid, told[0].bound), (stormy.id(), process.pid(), 2));
     assert!(told[0].tasks >= 2, "{told:?}");
     process.step("threads 2000");
     assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
     // The machine may have booted a moment ago.
-    rig.kernel.rearm_alarms(told[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
+    rig.kernel.reset_alarms(told[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
     process.step("threads 2000");
     assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays told");
-    rig.kernel.rearm_alarms(u64::MAX).unwrap();
+    rig.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("threads 2000");
     assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 2);
     assert_eq!(rig.alarms(Alarm::ForkStorm, calm.id()), []);
@@ -174,12 +174,12 @@ fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
     let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
     assert_eq!(told.len(), 1);
     let alarm = told[0];
-    assert_eq!((alarm.tasks, alarm.bound, alarm.level), (14, 16, 1));
-    assert_eq!((alarm.leaf_id, alarm.tgid), (container.id(), process.pid()));
+    assert_eq!((alarm.tasks, alarm.bound, alarm.depth), (14, 16, 1));
+    assert_eq!((alarm.memcg_id, alarm.tgid), (container.id(), process.pid()));
     process.step("park 1");
     assert_eq!(rig.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "told once");
     assert_eq!(rig.alarms(Alarm::PidsLimit, container_pids.id()), [], "it has no limit of its own");
-    rig.kernel.rearm_alarms(u64::MAX).unwrap();
+    rig.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("park 1");
     let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
     assert_eq!(told.last().map(|alarm| (alarm.tasks, alarm.bound)), Some((16, 16)));
@@ -213,7 +213,7 @@ fn what_a_cpu_saw_last_hides_no_limit() {
 
     calm.step("park 3");
     far_pids.limit(8);
-    std::thread::sleep(Duration::from_nanos(2 * PIDS_LOOK_NS));
+    std::thread::sleep(Duration::from_nanos(2 * PIDS_CACHE_NS));
     calm.step("park 1");
     assert_eq!(told(far_pids.id()), [0_i64; 0], "6 of 8");
     calm.step("park 1");
@@ -238,17 +238,17 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
         let ours = rig.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
-    rig.kernel.arm_node_tasks(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 })).unwrap();
+    rig.kernel.set_pid_threshold(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 })).unwrap();
     process.step("park 7");
     assert_eq!(told(&mut rig), []);
     process.step("park 5");
     let first = told(&mut rig);
     assert_eq!(first.len(), 1);
-    assert_eq!((first[0].tasks, first[0].bound, first[0].leaf_id), (10, 10, container.id()));
+    assert_eq!((first[0].tasks, first[0].bound, first[0].memcg_id), (10, 10, container.id()));
 
     // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
-    let before = rig.kernel.machine_tasks().unwrap().net();
-    rig.kernel.arm_node_tasks(Some(NodePidThreshold::More(30))).unwrap();
+    let before = rig.kernel.host_tasks().unwrap().net();
+    rig.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");
     rig.wait("the whole machine's line", |told| {
         told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks).count() == 2
@@ -256,7 +256,7 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     let second = told(&mut rig)[1];
     assert!(second.tasks >= second.bound && second.key_id > first[0].key_id, "{second:?}, {before} before");
 
-    rig.kernel.arm_node_tasks(None).unwrap();
+    rig.kernel.set_pid_threshold(None).unwrap();
     process.step("park 100");
     assert_eq!(told(&mut rig).len(), 2, "disarmed");
     process.end();

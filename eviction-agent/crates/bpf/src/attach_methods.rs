@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use eviction_common::{BATCH_PAGES, STILL_PAGES};
+use eviction_common::{BATCH_PAGES, MIN_CHANGE_PAGES};
 use eviction_node::notify::{memcg_v1, memory_events, psi, timer};
 
 use super::btf::Argument;
@@ -19,7 +19,7 @@ eviction_core::named_enum! {
         Charge = "charge",
         /// What the method for charges does not see, by a hook that costs too much to be attached all
         /// the time.
-        Near = "charge near",
+        ChargeNear = "charge near",
         /// Out-of-memory kills.
         Oom = "oom",
         /// Forks, execs and exits.
@@ -87,11 +87,11 @@ pub(super) struct CompanionProbe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttachWhen {
     /// While a line is near: it sees growth that the other passes over.
-    NearLine,
+    NearThreshold,
     /// While it is to be seen how pressure ends: the other sees no memory given back.
-    WayDown,
+    OnRelease,
     /// While a threshold on a disk is near: the other sees what is written by write-back only.
-    NearDisk,
+    NearDiskThreshold,
 }
 
 /// How far a cgroup can grow before a method sees it.
@@ -110,7 +110,7 @@ impl Granularity {
         match self {
             Self::None => 0,
             // An entry is 8 bytes on every machine that BPF programs are compiled for.
-            Self::PageTable => page_bytes / 8 * page_bytes + STILL_PAGES * page_bytes,
+            Self::PageTable => page_bytes / 8 * page_bytes + MIN_CHANGE_PAGES * page_bytes,
             Self::Batch => BATCH_PAGES * page_bytes,
         }
     }
@@ -245,7 +245,7 @@ pub const FALLBACKS: [&str; 4] = [memcg_v1::NAME, psi::NAME, memory_events::NAME
 
 /// The backends that the methods of a class are on: the names that one is chosen from.
 pub fn backends(class: EventClass) -> impl Iterator<Item = &'static str> {
-    let is_of_charges = matches!(class, EventClass::Charge | EventClass::Near);
+    let is_of_charges = matches!(class, EventClass::Charge | EventClass::ChargeNear);
     let behind = if is_of_charges { FALLBACKS.as_slice() } else { &[] };
     let own = ATTACH_METHODS.iter().filter(move |method| method.class == class).map(|method| method.name);
     own.chain(behind.iter().copied())
@@ -303,30 +303,30 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
     },
     AttachMethod {
         name: "fexit page_counter_uncharge",
-        class: EventClass::Near,
+        class: EventClass::ChargeNear,
         hooks: &[hook("counter_uncharge_exit", Exit("page_counter_uncharge"), CHARGE)],
         needs: &[IDENTITY, WALK, COUNTER],
         companion: Some(CompanionProbe {
             methods: &["fexit page_counter_try_charge"],
-            when: AttachWhen::WayDown,
+            when: AttachWhen::OnRelease,
         }),
         ..PLAIN
     },
     AttachMethod {
         name: "kprobe page_counter_uncharge",
-        class: EventClass::Near,
+        class: EventClass::ChargeNear,
         hooks: &[hook("counter_uncharge_probe", Probe("page_counter_uncharge"), CHARGE)],
         needs: &[IDENTITY, WALK, COUNTER],
         // Also where a trampoline takes a program once only.
         companion: Some(CompanionProbe {
             methods: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
-            when: AttachWhen::WayDown,
+            when: AttachWhen::OnRelease,
         }),
         ..PLAIN
     },
     AttachMethod {
         name: "tp_btf count_memcg_events",
-        class: EventClass::Near,
+        class: EventClass::ChargeNear,
         hooks: &[hook(
             "near_count_memcg_events",
             Tracepoint("count_memcg_events"),
@@ -336,7 +336,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         granularity: Granularity::Batch,
         companion: Some(CompanionProbe {
             methods: &["tp_btf mod_memcg_state", ""],
-            when: AttachWhen::NearLine,
+            when: AttachWhen::NearThreshold,
         }),
         ..PLAIN
     },
@@ -461,7 +461,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
-        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDisk }),
+        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
         ..PLAIN
     },
     AttachMethod {
@@ -470,7 +470,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         hooks: &[hook("disk_ext4_reserve_one", Tracepoint("ext4_da_reserve_space"), INODE), EXT4_RELEASE],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
-        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDisk }),
+        companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
         ..PLAIN
     },
     AttachMethod {

@@ -81,16 +81,16 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
     fields.u32()?;
     let stamp = Stamp { cpu, seq: fields.u64()?, ktime_ns: fields.u64()? };
     let event = match kind {
-        Kind::Crossed => Event::Crossed(fields.crossed(stamp)?),
+        Kind::ThresholdCrossed => Event::ThresholdCrossed(fields.crossed(stamp)?),
         Kind::OomKill => match fields.oom_kill(stamp)? {
             mark if mark.was_killed() == Some(false) => Event::OomMark(mark),
             kill => Event::OomKill(kill),
         },
-        Kind::CgroupMade => Event::CgroupMade(CgroupChange { stamp, id: fields.u64()? }),
-        Kind::CgroupGone => Event::CgroupGone(CgroupChange { stamp, id: fields.u64()? }),
+        Kind::CgroupCreated => Event::CgroupCreated(CgroupChange { stamp, id: fields.u64()? }),
+        Kind::CgroupRemoved => Event::CgroupRemoved(CgroupChange { stamp, id: fields.u64()? }),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
-        Kind::Struck => Event::KernelKill(fields.kernel_kill(stamp)?),
-        Kind::DiskCrossed => Event::DiskCrossed(fields.disk_crossed(stamp)?),
+        Kind::KernelKill => Event::KernelKill(fields.kernel_kill(stamp)?),
+        Kind::DiskThresholdCrossed => Event::DiskThresholdCrossed(fields.disk_crossed(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
     }
 
     fn crossed(&mut self, stamp: Stamp) -> Result<ThresholdCrossed, DecodeError> {
-        let level_id = self.u64()?;
+        let cgroup_id = self.u64()?;
         let leaf_id = self.u64()?;
         let generation = self.u64()?;
         let usage = self.pages()?;
@@ -157,10 +157,10 @@ impl<'a> Fields<'a> {
         self.u32()?;
         Ok(ThresholdCrossed {
             stamp,
-            level_id,
+            cgroup_id,
             leaf_id,
             generation,
-            edge: Edge::from_raw(edge).ok_or_else(|| unknown(Kind::Crossed, "edge", edge))?,
+            edge: Edge::from_raw(edge).ok_or_else(|| unknown(Kind::ThresholdCrossed, "edge", edge))?,
             usage,
             gross,
             tgid,
@@ -217,8 +217,8 @@ impl<'a> Fields<'a> {
             trigger_pid,
             trigger_comm,
             trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
-            choice: has(oom_flag::OWNER).then_some(choice),
-            cut: has(oom_flag::CUT),
+            context: has(oom_flag::OWNER).then_some(choice),
+            truncated: has(oom_flag::CUT),
             pid_only: has(oom_flag::PID_ONLY),
             chain,
             names,
@@ -258,21 +258,21 @@ impl<'a> Fields<'a> {
                 oom_before: has(ancestor_flag::OOM_SEEN).then_some(oom_before),
                 oom_kill_before: has(ancestor_flag::KILL_SEEN).then_some(oom_kill_before),
             }),
-            dies_together: has(ancestor_flag::GROUP),
+            oom_group: has(ancestor_flag::GROUP),
         })
     }
 
     fn task_alarm(&mut self, stamp: Stamp) -> Result<TaskAlarm, DecodeError> {
-        let leaf_id = self.u64()?;
+        let memcg_id = self.u64()?;
         let key_id = self.u64()?;
         let tasks = self.u64()?.cast_signed();
         let bound = self.u64()?.cast_signed();
         let tgid = self.u32()?;
-        let level = self.u32()?;
+        let depth = self.u32()?;
         let alarm = self.u32()?;
         self.u32()?;
         let alarm = Alarm::from_raw(alarm).ok_or_else(|| unknown(Kind::TaskAlarm, "alarm", alarm))?;
-        Ok(TaskAlarm { stamp, alarm, leaf_id, key_id, tasks, bound, tgid, level })
+        Ok(TaskAlarm { stamp, alarm, memcg_id, key_id, tasks, bound, tgid, depth })
     }
 
     fn kernel_kill(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
@@ -299,7 +299,7 @@ impl<'a> Fields<'a> {
         let tgid = self.u32()?;
         let pid = self.u32()?;
         let resource = DiskResource::from_raw(resource)
-            .ok_or_else(|| unknown(Kind::DiskCrossed, "resource", resource))?;
+            .ok_or_else(|| unknown(Kind::DiskThresholdCrossed, "resource", resource))?;
         let device = user_device(device);
         Ok(DiskThresholdCrossed { stamp, device, resource, generation, beyond, leaf_id, tgid, pid })
     }

@@ -20,7 +20,7 @@ pub struct Stamp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An armed level was crossed.
-    Crossed(ThresholdCrossed),
+    ThresholdCrossed(ThresholdCrossed),
     /// The kernel kills a process, out of memory. Also when it is not known whether it does
     /// ([`OomKill::was_killed`]).
     OomKill(OomKill),
@@ -28,27 +28,27 @@ pub enum Event {
     /// nobody. So end processes at their limit that somebody else sent SIGKILL.
     OomMark(OomKill),
     /// A cgroup of the memory controller's hierarchy was made.
-    CgroupMade(CgroupChange),
+    CgroupCreated(CgroupChange),
     /// A cgroup of the memory controller's hierarchy was removed.
-    CgroupGone(CgroupChange),
+    CgroupRemoved(CgroupChange),
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
     /// The standing verdict was carried out.
     KernelKill(KernelKill),
     /// A threshold on a file system was crossed.
-    DiskCrossed(DiskThresholdCrossed),
+    DiskThresholdCrossed(DiskThresholdCrossed),
 }
 
 impl Event {
     /// When and where it was written.
     pub fn stamp(&self) -> Stamp {
         match self {
-            Self::Crossed(crossed) => crossed.stamp,
+            Self::ThresholdCrossed(crossed) => crossed.stamp,
             Self::OomKill(kill) | Self::OomMark(kill) => kill.stamp,
-            Self::CgroupMade(change) | Self::CgroupGone(change) => change.stamp,
+            Self::CgroupCreated(change) | Self::CgroupRemoved(change) => change.stamp,
             Self::TaskAlarm(alarm) => alarm.stamp,
             Self::KernelKill(kill) => kill.stamp,
-            Self::DiskCrossed(crossed) => crossed.stamp,
+            Self::DiskThresholdCrossed(crossed) => crossed.stamp,
         }
     }
 }
@@ -59,10 +59,10 @@ pub struct ThresholdCrossed {
     /// When and where.
     pub stamp: Stamp,
     /// The cgroup whose level it is.
-    pub level_id: u64,
+    pub cgroup_id: u64,
     /// The cgroup that was charged: the level's own, or one below it.
     pub leaf_id: u64,
-    /// Which arming it was: [`Generation`](super::Generation) as [`arm`](super::BpfHandle::arm) gave it.
+    /// Which arming it was: [`Generation`](super::Generation) as [`set_threshold`](super::BpfHandle::set_threshold) gave it.
     pub generation: u64,
     /// What was crossed.
     pub edge: Edge,
@@ -87,10 +87,10 @@ impl ThresholdCrossed {
 
     /// One upwards of that level, by that arming.
     #[cfg(any(test, feature = "fixture"))]
-    pub fn upwards(level_id: u64, generation: u64) -> Self {
+    pub fn upwards(cgroup_id: u64, generation: u64) -> Self {
         let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
-        let (leaf_id, edge) = (level_id, Edge::UsageAbove);
-        Self { stamp, level_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
+        let (leaf_id, edge) = (cgroup_id, Edge::UsageAbove);
+        Self { stamp, cgroup_id, leaf_id, generation, edge, usage: 0, gross: 0, tgid: 1, pid: 1 }
     }
 }
 
@@ -161,7 +161,7 @@ pub struct Ancestor {
     /// What its event counts say, where the kernel has them.
     pub events: Option<OomEvents>,
     /// The kernel kills all of its processes together (`memory.oom.group`).
-    pub dies_together: bool,
+    pub oom_group: bool,
 }
 
 /// A memory cgroup's own event counts at a kill.
@@ -212,9 +212,9 @@ pub struct OomKill {
     /// The memory cgroup that it was in.
     pub trigger_memcg: Option<u64>,
     /// What the kernel itself said of the owner, where it can be asked.
-    pub choice: Option<OomContext>,
+    pub context: Option<OomContext>,
     /// The tree was deeper than the record: the chain ends before the root.
-    pub cut: bool,
+    pub truncated: bool,
     /// The kernel gave only the victim's pid: the chain is that of the triggering task.
     pub pid_only: bool,
     /// The memory cgroups from the victim's own up to the root; empty where the kernel gave none.
@@ -275,7 +275,7 @@ impl OomKill {
     /// The memory cgroups on the way from the one with the id `top` down to the first of the chain,
     /// `top` left out: the id and the directory's name of each, as they were at the kill. `None`
     /// where `top` is not on the way or a name is not known.
-    pub fn way_down(&self, top: u64) -> Option<Vec<(u64, &OsStr)>> {
+    pub fn path_below(&self, top: u64) -> Option<Vec<(u64, &OsStr)>> {
         let end = self.chain.iter().position(|ancestor| ancestor.id == top)?;
         let below = self.chain.iter().zip(&self.names).take(end).rev();
         let named = below.map(|(ancestor, name)| Some((ancestor.id, OsStr::from_bytes(name))));
@@ -297,15 +297,15 @@ pub struct CgroupChange {
 }
 
 /// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again
-/// ([`BpfHandle::rearm_alarms`](super::BpfHandle::rearm_alarms)).
+/// ([`BpfHandle::reset_alarms`](super::BpfHandle::reset_alarms)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskAlarm {
     /// When and where.
     pub stamp: Stamp,
     /// What about them.
     pub alarm: Alarm,
-    /// The memory cgroup of the task that was made.
-    pub leaf_id: u64,
+    /// The memory cgroup of the new task.
+    pub memcg_id: u64,
     /// [`Alarm::PidsLimit`]: the group of the pids controller, whose id on cgroup v1 is that of its
     /// directory in the controller's own hierarchy. [`Alarm::NodeTasks`]: the arming.
     pub key_id: u64,
@@ -317,5 +317,5 @@ pub struct TaskAlarm {
     /// The process that forked.
     pub tgid: u32,
     /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
-    pub level: u32,
+    pub depth: u32,
 }

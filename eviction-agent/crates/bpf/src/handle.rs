@@ -1,4 +1,4 @@
-//! The handle on what is loaded: arming, the dirty set, task counts.
+//! The handle on what is loaded: arming, the charged set, task counts.
 
 pub(crate) mod disk;
 pub(crate) mod kernel_kill;
@@ -7,7 +7,7 @@ pub(crate) mod task_counters;
 use std::collections::HashMap;
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{ChargedCgroup, Edge, FireToken, MemcgThreshold, armed_bit};
+use eviction_common::{ChargedCgroup, Edge, FireToken, MemcgThreshold, threshold_bit};
 use thiserror::Error;
 
 use super::{
@@ -26,7 +26,7 @@ use task_counters::TaskCounterMaps;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelThreshold {
     /// When usage, and what reclaim took since the arming, are at least this: page cache that makes room for what is
-    /// charged has usage stand still. What reclaim took is told by the hook of [`AttachWhen::NearLine`] alone.
+    /// charged has usage stand still. What reclaim took is told by the hook of [`AttachWhen::NearThreshold`] alone.
     pub usage_above: Option<u64>,
     /// When usage is less than this.
     pub usage_below: Option<u64>,
@@ -39,7 +39,7 @@ pub struct KernelThreshold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// What was charged to an armed cgroup up to some moment: see [`BpfHandle::charged`].
+/// What was charged to an armed cgroup up to some moment: see [`BpfHandle::gross_charge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrossCharge {
     generation: u64,
@@ -85,14 +85,14 @@ pub struct CgroupGrowth {
 }
 
 pub(super) struct Maps {
-    pub(super) armed: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
-    pub(super) armed_bits: Array<MapData, u64>,
+    pub(super) thresholds: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
+    pub(super) threshold_bits: Array<MapData, u64>,
     /// For how many levels there is room.
-    pub(super) levels: u32,
-    pub(super) tickets: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
-    pub(super) dirty: MapData,
+    pub(super) max_thresholds: u32,
+    pub(super) fire_tokens: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
+    pub(super) charged: MapData,
     pub(super) counters: PerCpuArray<MapData, u64>,
-    pub(super) tally: TaskCounterMaps,
+    pub(super) task_counters: TaskCounterMaps,
     pub(super) disks: DiskMaps,
 }
 
@@ -104,9 +104,9 @@ pub struct BpfHandle {
     pub(super) sources: Vec<BackendInfo>,
     pub(super) page_bytes: u64,
     pub(super) kernel_kill: Option<KernelKillMaps>,
-    stocks: u32,
+    charge_caches: u32,
     pub(super) generation: u64,
-    armed: HashMap<u64, (u64, KernelThreshold)>,
+    thresholds: HashMap<u64, (u64, KernelThreshold)>,
 }
 
 impl BpfHandle {
@@ -116,9 +116,9 @@ impl BpfHandle {
         links: Vec<(EventClass, Link)>,
         near: Vec<OnDemandProbe>,
         sources: Vec<BackendInfo>,
-        stocks: u32,
+        charge_caches: u32,
     ) -> Self {
-        let levels = maps.levels as usize;
+        let levels = maps.max_thresholds as usize;
         Self {
             maps,
             links,
@@ -126,9 +126,9 @@ impl BpfHandle {
             sources,
             page_bytes: rustix::param::page_size() as u64,
             kernel_kill,
-            stocks,
+            charge_caches,
             generation: 0,
-            armed: HashMap::with_capacity(levels),
+            thresholds: HashMap::with_capacity(levels),
         }
     }
 
@@ -139,14 +139,14 @@ impl BpfHandle {
 
     /// How charges are seen at present; nothing where they are not.
     pub fn charge(&self) -> Option<&BackendInfo> {
-        let dense = self.is_attached(AttachWhen::NearLine);
-        let class = if dense { EventClass::Near } else { EventClass::Charge };
+        let dense = self.is_attached(AttachWhen::NearThreshold);
+        let class = if dense { EventClass::ChargeNear } else { EventClass::Charge };
         self.sources.iter().find(|info| info.source == class.name())
     }
 
     /// Of how many memory cgroups a CPU holds back charged pages at once.
-    pub fn stocks(&self) -> u32 {
-        self.stocks
+    pub fn charge_caches(&self) -> u32 {
+        self.charge_caches
     }
 
     /// Asks for the hook for a time that is good for this, if there is one, to be attached or taken
@@ -155,14 +155,14 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the kernel has refused it.
-    pub fn ask(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
+    pub fn request_probe(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
         let Some(place) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
-        let asked = self.near[place].switch.ask(wanted);
-        if asked.is_err() {
+        let requested = self.near[place].switch.request(wanted);
+        if requested.is_err() {
             let class = self.near.remove(place).class;
             self.sources.retain(|info| info.source != class.name());
         }
-        asked
+        requested
     }
 
     /// Whether that hook is attached.
@@ -178,7 +178,7 @@ impl BpfHandle {
     /// Asks the kernel which programs are not where they were attached any more.
     pub fn detached(&self) -> impl Iterator<Item = Detached> {
         let near = self.near.iter().flat_map(|near| {
-            let verified = near.switch.look(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
+            let verified = near.switch.with(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
             verified.into_iter().flatten().map(|verified| (near.class, verified))
         });
         let links = self.links.iter().map(|(class, link)| (*class, link.verify()));
@@ -192,7 +192,7 @@ impl BpfHandle {
     /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
         let programs = |links: &Vec<Link>| links.iter().map(|link| link.program.id).collect::<Vec<_>>();
-        let near = self.near.iter().filter_map(|near| near.switch.look(programs)).flatten();
+        let near = self.near.iter().filter_map(|near| near.switch.with(programs)).flatten();
         self.links.iter().map(|(_, link)| link.program.id).chain(near).collect()
     }
 
@@ -202,41 +202,45 @@ impl BpfHandle {
     /// crossed fires when the charge hook looks next, that is within the method's granularity.
     ///
     /// Bytes are rounded to pages so that an edge never fires later than asked.
-    pub fn arm(&mut self, id: u64, level: KernelThreshold) -> Result<Generation, SetThresholdError> {
-        self.arm_since(id, level, None)
+    pub fn set_threshold(
+        &mut self,
+        id: u64,
+        threshold: KernelThreshold,
+    ) -> Result<Generation, SetThresholdError> {
+        self.set_threshold_since(id, threshold, None)
     }
 
     /// The same where `level` was made from a reading that began at `since`: what was charged meanwhile counts, up to half of
     /// the way, lest figures that take long to read are read without a pause; and what reclaim took.
-    pub fn arm_since(
+    pub fn set_threshold_since(
         &mut self,
         id: u64,
-        level: KernelThreshold,
+        threshold: KernelThreshold,
         since: Option<GrossCharge>,
     ) -> Result<Generation, SetThresholdError> {
         self.generation += 1;
         let generation = self.generation;
-        if let Err(source) = self.put(id, generation, &level, since) {
-            self.withdraw(id, generation, &level);
+        if let Err(source) = self.write(id, generation, &threshold, since) {
+            self.remove_fire_tokens(id, generation, &threshold);
             return Err(SetThresholdError { id, source });
         }
-        if let Some((old, level)) = self.armed.insert(id, (generation, level)) {
-            self.withdraw(id, old, &level);
+        if let Some((old, threshold)) = self.thresholds.insert(id, (generation, threshold)) {
+            self.remove_fire_tokens(id, old, &threshold);
         }
         Ok(Generation(generation))
     }
 
     /// What was charged to this cgroup so far, on methods that see every charge, and what reclaim took of it: to be asked
     /// before it is read. Nothing where nothing is armed on it.
-    pub fn charged(&self, id: u64) -> Option<GrossCharge> {
+    pub fn gross_charge(&self, id: u64) -> Option<GrossCharge> {
         let MapEntry(MemcgThreshold { generation, gross, reclaimed, .. }) =
-            self.maps.armed.get(&id, 0).ok()?;
+            self.maps.thresholds.get(&id, 0).ok()?;
         Some(GrossCharge { generation, pages: gross, reclaimed })
     }
 
     /// What was charged since then, and what reclaim took, pages.
     fn charged_since(&self, id: u64, since: Option<GrossCharge>) -> (u64, u64) {
-        let Some((since, now)) = since.and_then(|since| Some((since, self.charged(id)?))) else {
+        let Some((since, now)) = since.and_then(|since| Some((since, self.gross_charge(id)?))) else {
             return (0, 0);
         };
         match now.generation == since.generation {
@@ -245,18 +249,18 @@ impl BpfHandle {
         }
     }
 
-    fn put(
+    fn write(
         &mut self,
         id: u64,
         generation: u64,
-        level: &KernelThreshold,
+        threshold: &KernelThreshold,
         since: Option<GrossCharge>,
     ) -> Result<(), MapError> {
-        // The tickets first: an edge that fires without one would not be told.
-        for edge in edges(level) {
-            self.maps.tickets.insert(ticket(id, generation, edge), 1, 0)?;
+        // The fire_tokens first: an edge that fires without one would not be told.
+        for edge in edges(threshold) {
+            self.maps.fire_tokens.insert(fire_token(id, generation, edge), 1, 0)?;
         }
-        let KernelThreshold { usage_above, usage_below, gross } = *level;
+        let KernelThreshold { usage_above, usage_below, gross } = *threshold;
         let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
         // Last, so that hardly anything is charged between this and the insertion.
         let (charged, reclaimed) = self.charged_since(id, since);
@@ -269,36 +273,36 @@ impl BpfHandle {
             reclaimed,
             fired: [0; 3],
         };
-        self.maps.armed.insert(id, MapEntry(armed), 0)?;
-        self.show(id)
+        self.maps.thresholds.insert(id, MapEntry(armed), 0)?;
+        self.set_threshold_bit(id)
     }
 
     /// Lets the programs know that there is something to look up.
-    fn show(&mut self, id: u64) -> Result<(), MapError> {
-        let (word, bit) = armed_bit(id);
-        let before = self.maps.armed_bits.get(&word, 0)?;
-        if before & bit == 0 { self.maps.armed_bits.set(word, before | bit, 0) } else { Ok(()) }
+    fn set_threshold_bit(&mut self, id: u64) -> Result<(), MapError> {
+        let (word, bit) = threshold_bit(id);
+        let before = self.maps.threshold_bits.get(&word, 0)?;
+        if before & bit == 0 { self.maps.threshold_bits.set(word, before | bit, 0) } else { Ok(()) }
     }
 
     /// Lets them know that there is not, unless another one has the same place.
-    fn hide(&mut self, id: u64) {
-        let (word, bit) = armed_bit(id);
-        if self.armed.keys().any(|other| armed_bit(*other) == (word, bit)) {
+    fn clear_threshold_bit(&mut self, id: u64) {
+        let (word, bit) = threshold_bit(id);
+        if self.thresholds.keys().any(|other| threshold_bit(*other) == (word, bit)) {
             return;
         }
         // What still stands there is looked up in vain.
-        if let Ok(before) = self.maps.armed_bits.get(&word, 0) {
-            let _ = self.maps.armed_bits.set(word, before & !bit, 0);
+        if let Ok(before) = self.maps.threshold_bits.get(&word, 0) {
+            let _ = self.maps.threshold_bits.set(word, before & !bit, 0);
         }
     }
 
     /// Disarms the cgroup with this id, which may be gone already.
-    pub fn disarm(&mut self, id: u64) {
+    pub fn clear_threshold(&mut self, id: u64) {
         // Gone already when the cgroup was removed: the program of rmdir took it out.
-        let _ = self.maps.armed.remove(&id);
-        if let Some((generation, level)) = self.armed.remove(&id) {
-            self.withdraw(id, generation, &level);
-            self.hide(id);
+        let _ = self.maps.thresholds.remove(&id);
+        if let Some((generation, threshold)) = self.thresholds.remove(&id) {
+            self.remove_fire_tokens(id, generation, &threshold);
+            self.clear_threshold_bit(id);
         }
     }
 
@@ -306,39 +310,39 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn levels_held(&self) -> Result<(usize, usize), MapError> {
+    pub fn threshold_entries(&self) -> Result<(usize, usize), MapError> {
         let mut levels = 0;
-        for id in self.maps.armed.keys() {
+        for id in self.maps.thresholds.keys() {
             id?;
             levels += 1;
         }
-        let mut tickets = 0;
-        for ticket in self.maps.tickets.keys() {
-            ticket?;
-            tickets += 1;
+        let mut fire_tokens = 0;
+        for fire_token in self.maps.fire_tokens.keys() {
+            fire_token?;
+            fire_tokens += 1;
         }
-        Ok((levels, tickets))
+        Ok((levels, fire_tokens))
     }
 
     /// The ids of the cgroups on which something was armed and not disarmed.
-    pub fn armed(&self) -> impl Iterator<Item = u64> + '_ {
-        self.armed.keys().copied()
+    pub fn thresholds(&self) -> impl Iterator<Item = u64> + '_ {
+        self.thresholds.keys().copied()
     }
 
-    fn withdraw(&mut self, id: u64, generation: u64, level: &KernelThreshold) {
-        for edge in edges(level) {
+    fn remove_fire_tokens(&mut self, id: u64, generation: u64, threshold: &KernelThreshold) {
+        for edge in edges(threshold) {
             // Gone already when it was taken, that is when the edge fired.
-            let _ = self.maps.tickets.remove(&ticket(id, generation, edge));
+            let _ = self.maps.fire_tokens.remove(&fire_token(id, generation, edge));
         }
     }
 
     /// Takes the set of memory cgroups that charged since the last call, those that grew most
     /// first, into `out` (which is cleared).
-    pub fn take_dirty(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
+    pub fn take_charged(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
         out.clear();
         let page = self.page_bytes;
-        sys::take_all::<u64, ChargedCgroup>(&self.maps.dirty, |id, dirty| {
-            let ChargedCgroup { gross, fired, usage_first, usage_last } = dirty;
+        sys::take_all::<u64, ChargedCgroup>(&self.maps.charged, |id, charged| {
+            let ChargedCgroup { gross, fired, usage_first, usage_last } = charged;
             out.push(CgroupGrowth {
                 id,
                 gross: gross.saturating_mul(page),
@@ -353,13 +357,13 @@ impl BpfHandle {
     }
 }
 
-fn edges(level: &KernelThreshold) -> impl Iterator<Item = Edge> + use<> {
-    let KernelThreshold { usage_above, usage_below, gross } = *level;
+fn edges(threshold: &KernelThreshold) -> impl Iterator<Item = Edge> + use<> {
+    let KernelThreshold { usage_above, usage_below, gross } = *threshold;
     [usage_above.map(|_| Edge::UsageAbove), gross.map(|_| Edge::Gross), usage_below.map(|_| Edge::UsageBelow)]
         .into_iter()
         .flatten()
 }
 
-fn ticket(id: u64, generation: u64, edge: Edge) -> MapEntry<FireToken> {
+fn fire_token(id: u64, generation: u64, edge: Edge) -> MapEntry<FireToken> {
     MapEntry(FireToken { id, generation, edge: edge as u32, pad: 0 })
 }

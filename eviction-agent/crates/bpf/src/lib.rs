@@ -34,7 +34,7 @@ pub fn online_cpus() -> usize {
 }
 
 /// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), of each group that it holds back of
-/// ([`offsets::ResolvedOffsets::stocks`]).
+/// ([`offsets::ResolvedOffsets::charge_caches`]).
 pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }

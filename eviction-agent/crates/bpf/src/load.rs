@@ -201,13 +201,13 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let mut plans = plan::plan(facts, choice);
     let is_wanted = |file_system: &str| options.disks.iter().any(|it| it == file_system);
     plans.retain(|plan| plan.class.file_system().is_none_or(is_wanted));
-    let setup = program_config(facts, options);
+    let config = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
         return Err(refused(plans, None));
     }
     // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
     let levels = options.levels.unwrap_or_else(|| levels(read_cgroups())).max(1);
-    let opened = open(setup, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
+    let opened = open(config, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
         Err(error) => return Err(refused(plans, Some(brief(&error)))),
@@ -220,7 +220,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     for mut plan in plans {
         let class = plan.class;
         match class {
-            EventClass::Near => plan.only_with(charge),
+            EventClass::ChargeNear => plan.only_with(charge),
             EventClass::DiskNear => plan.only_with(disk),
             _ => {}
         }
@@ -233,7 +233,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
                 }
                 match method.companion {
                     // What costs too much for every day has shown that it can be attached.
-                    Some(beside) => match OnDemandProbe::new(class, beside.when, attached) {
+                    Some(companion) => match OnDemandProbe::new(class, companion.when, attached) {
                         Ok(kept) => near.push(kept),
                         Err(error) => {
                             missing.push(BackendInfo { backend: "", reason: brief(&error), ..info });
@@ -257,9 +257,9 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         ProgramLog::Off => None,
         ProgramLog::Warn | ProgramLog::Debug => EbpfLogger::init(&mut ebpf).ok().map(ProgramLogReader),
     };
-    let offsets = &setup.offsets;
+    let offsets = &config.offsets;
     let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
-    let stocks = facts.btf.as_ref().map_or(1, |btf| btf.resolved.stocks);
+    let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.resolved.charge_caches);
     let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
         let kernel_kill =
             (*kernel_kill && shows_growth).then(|| take_kernel_kill_maps(&mut ebpf)).transpose()?;
@@ -267,7 +267,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     });
     match taken {
         Ok((maps, kernel_kill, ring)) => {
-            let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, stocks);
+            let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, charge_caches);
             Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(failed(brief(&error), missing)),
@@ -305,18 +305,18 @@ fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
 }
 
 /// Makes the maps.
-fn open(setup: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
+fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
     let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _, disks } =
         options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = read_cgroups();
     let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
-    let setup = MapEntry(setup);
+    let config = MapEntry(config);
     let level = log.level();
     let mut loader = EbpfLoader::new();
     loader
-        .override_global("PROGRAM_CONFIG", &setup, true)
+        .override_global("PROGRAM_CONFIG", &config, true)
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("EVENTS", (*ring_bytes).max(page))
         .map_max_entries("THRESHOLDS", levels)
@@ -360,21 +360,21 @@ fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
 }
 
 fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
-    let tally = TaskCounterMaps::take(ebpf)?;
+    let task_counters = TaskCounterMaps::take(ebpf)?;
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     let ring: RingBuf<MapData> = take("EVENTS")?.try_into()?;
     let maps = Maps {
-        armed: take("THRESHOLDS")?.try_into()?,
-        armed_bits: take("THRESHOLD_BITS")?.try_into()?,
-        levels,
-        tickets: take("FIRE_TOKENS")?.try_into()?,
-        dirty: match take("CHARGED_CGROUPS")? {
+        thresholds: take("THRESHOLDS")?.try_into()?,
+        threshold_bits: take("THRESHOLD_BITS")?.try_into()?,
+        max_thresholds: levels,
+        fire_tokens: take("FIRE_TOKENS")?.try_into()?,
+        charged: match take("CHARGED_CGROUPS")? {
             aya::maps::Map::HashMap(map) => map,
             _ => return Err(MapError::InvalidName { name: "CHARGED_CGROUPS".into() }),
         },
         counters: take("COUNTERS")?.try_into()?,
-        tally,
+        task_counters,
         disks: DiskMaps::take(ebpf)?,
     };
     Ok((maps, Ring::new(ring)))

@@ -66,7 +66,7 @@ pub struct ResolvedOffsets {
     /// The bit that it has from the removal of its cgroup on; 0 if not known.
     pub css_dying: u32,
     /// Of how many memory cgroups a CPU holds back charged pages at once.
-    pub stocks: u32,
+    pub charge_caches: u32,
     /// The events that count what reclaim took of a memory cgroup; empty if not known.
     pub reclaimed: Range<u32>,
     /// Why each absent one is absent, by the name of its field in [`Offsets`].
@@ -159,7 +159,7 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
         offsets,
         css_online: online.unwrap_or(0),
         css_dying: dying.unwrap_or(0),
-        stocks: stocks(btf),
+        charge_caches: charge_caches(btf),
         reclaimed: reclaimed(btf),
         missing,
     }
@@ -167,7 +167,7 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
 
 /// A CPU holds back of one memory cgroup, and from 6.16 on of as many as there are in an array (`memcg_stock_pcp.cached` in
 /// mm/memcontrol.c).
-fn stocks(btf: &Btf<'_>) -> u32 {
+fn charge_caches(btf: &Btf<'_>) -> u32 {
     let cached = btf.member("memcg_stock_pcp", "cached");
     let many = cached.and_then(|cached| btf.len("memcg_stock_pcp.cached", &cached));
     many.ok().and_then(|many| u32::try_from(many).ok()).unwrap_or(1).max(1)
@@ -251,14 +251,14 @@ mod tests {
 
     #[test]
     fn what_cpus_hold_back_is_of_one_group_or_of_as_many_as_there_are_places() {
-        assert_eq!(resolved(&Blob::new()).stocks, 1, "not known");
-        for (places, stocks) in [(None, 1), (Some(7), 7)] {
+        assert_eq!(resolved(&Blob::new()).charge_caches, 1, "not known");
+        for (places, charge_caches) in [(None, 1), (Some(7), 7)] {
             let mut blob = Blob::new();
             let memcg = blob.structure("mem_cgroup", 2000, &[]);
             let pointer = blob.pointer(memcg);
             let cached = places.map_or(pointer, |places| blob.array(pointer, places));
             blob.structure("memcg_stock_pcp", 100, &[("cached", cached, 8)]);
-            assert_eq!(resolved(&blob).stocks, stocks);
+            assert_eq!(resolved(&blob).charge_caches, charge_caches);
         }
     }
 

@@ -114,7 +114,7 @@ impl<T: Send + 'static> DetachSwitch<T> {
     ///
     /// # Errors
     /// What has kept it from being switched on, once.
-    pub(super) fn ask(&mut self, wanted: bool) -> io::Result<()> {
+    pub(super) fn request(&mut self, wanted: bool) -> io::Result<()> {
         if self.shared.state.load(Ordering::Acquire) == FAILED
             && let SwitchState::Error(error) = self.shared.keep(SwitchState::Nothing, FAILED)
         {
@@ -144,14 +144,14 @@ impl<T> DetachSwitch<T> {
     }
 
     /// Looks at what was made, unless it is not there, or comes or goes this very moment.
-    pub(super) fn look<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
         let kept = match self.shared.kept.try_lock() {
             Ok(kept) => kept,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         match &*kept {
-            SwitchState::Made(made) => Some(look(made)),
+            SwitchState::Made(made) => Some(read(made)),
             SwitchState::Nothing | SwitchState::Error(_) => None,
         }
     }
@@ -211,15 +211,15 @@ mod tests {
         let mut switch = DetachSwitch::new("test", move || Ok(Thing::new(&theirs))).unwrap();
         assert!(!switch.is_on());
         for _ in 0..3 {
-            switch.ask(true).unwrap();
-            switch.ask(true).unwrap();
+            switch.request(true).unwrap();
+            switch.request(true).unwrap();
             until(|| switch.is_on());
             assert_eq!(there.load(Ordering::SeqCst), 1);
-            assert_eq!(switch.look(|_| ()), Some(()));
-            switch.ask(false).unwrap();
+            assert_eq!(switch.with(|_| ()), Some(()));
+            switch.request(false).unwrap();
             until(|| !switch.is_on() && there.load(Ordering::SeqCst) == 0);
         }
-        switch.ask(true).unwrap();
+        switch.request(true).unwrap();
         until(|| switch.is_on());
         assert!(!switch.is_changing());
         drop(switch);
@@ -230,9 +230,9 @@ mod tests {
     fn who_asks_does_not_wait_and_what_is_wanted_last_counts() {
         let (go, gate) = mpsc::channel::<()>();
         let mut switch = DetachSwitch::new("test", move || gate.recv().map_err(io::Error::other)).unwrap();
-        switch.ask(true).unwrap();
+        switch.request(true).unwrap();
         assert!(!switch.is_on() && switch.is_changing(), "it is being made");
-        switch.ask(false).unwrap();
+        switch.request(false).unwrap();
         go.send(()).unwrap();
         until(|| switch.shared.state.load(Ordering::SeqCst) == OFF);
         assert!(!switch.shared.wanted.load(Ordering::SeqCst));
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn a_refusal_is_told_once() {
         let mut switch = DetachSwitch::<()>::new("test", || Err(io::Error::other("no"))).unwrap();
-        switch.ask(true).unwrap();
+        switch.request(true).unwrap();
         until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
-        assert_eq!(switch.ask(true).unwrap_err().to_string(), "no");
-        switch.ask(true).unwrap();
+        assert_eq!(switch.request(true).unwrap_err().to_string(), "no");
+        switch.request(true).unwrap();
         assert!(!switch.is_on());
     }
 }

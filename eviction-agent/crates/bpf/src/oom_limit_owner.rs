@@ -35,7 +35,7 @@ pub struct Attribution {
 
 /// Says whose limit this kill was about, on a machine with pages of `page_bytes`.
 pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
-    match kill.choice {
+    match kill.context {
         Some(OomContext { owner: Some(owner), .. }) => Attribution::of(OomLimitOwner::Memcg(owner), false),
         Some(OomContext { owner: None, .. }) => Attribution::of(OomLimitOwner::Global, false),
         None => by_counts(kill, page_bytes),
@@ -47,7 +47,7 @@ pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     // The root has no limit of its own.
     let limited = match kill.chain.split_last() {
         None => return Attribution::of(OomLimitOwner::Unknown, true),
-        Some((_, below_root)) if !kill.cut => below_root,
+        Some((_, below_root)) if !kill.truncated => below_root,
         Some(_) => kill.chain.as_slice(),
     };
     // A charge fails when it would pass the limit, and each CPU asks for a batch at once.
@@ -70,7 +70,7 @@ pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
         Some(owner) => Attribution::of(OomLimitOwner::Memcg(*owner), true),
         // Where the chain is not the victim's own, the owner may be another one's.
         None => {
-            let unsure = kill.cut || kill.pid_only || with(FailCount::Unknown).next().is_some();
+            let unsure = kill.truncated || kill.pid_only || with(FailCount::Unknown).next().is_some();
             Attribution::of(OomLimitOwner::Global, unsure)
         }
     }
@@ -128,8 +128,8 @@ mod tests {
             trigger_pid: 10,
             trigger_comm: [0; 16],
             trigger_memcg: None,
-            choice: None,
-            cut: false,
+            context: None,
+            truncated: false,
             pid_only: false,
             chain: chain.to_vec(),
             names: Vec::new(),
@@ -147,7 +147,7 @@ mod tests {
                 oom_before: before,
                 oom_kill_before: before.map(|_| 0),
             }),
-            dies_together: false,
+            oom_group: false,
         }
     }
 
@@ -169,9 +169,9 @@ mod tests {
         let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(0));
         let mut told = kill(&[container, pod, root()]);
-        told.choice = Some(OomContext { owner: Some(pod), ktime_ns: 1 });
+        told.context = Some(OomContext { owner: Some(pod), ktime_ns: 1 });
         assert_eq!(owner_id(&told), (Some(2), false));
-        told.choice = Some(OomContext { owner: None, ktime_ns: 1 });
+        told.context = Some(OomContext { owner: None, ktime_ns: 1 });
         assert_eq!(owner_id(&told), (None, false));
         assert_eq!(by_counts(&told, PAGE).owner, OomLimitOwner::Memcg(container));
     }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_chain_that_was_cut_ends_in_no_certain_verdict() {
         let mut cut = kill(&[memcg(3, MIB, 0, 0, Some(0))]);
-        cut.cut = true;
+        cut.truncated = true;
         assert_eq!(owner_id(&cut), (None, true));
     }
 

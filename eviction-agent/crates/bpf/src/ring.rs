@@ -188,12 +188,12 @@ impl LossCounters {
     /// Records that did not fit, by what they tell.
     pub fn by_record(&self) -> [(&'static str, u64); 6] {
         [
-            (Kind::Crossed, Counter::LostCrossed),
+            (Kind::ThresholdCrossed, Counter::LostThresholdCrossed),
             (Kind::OomKill, Counter::LostOomKill),
-            (Kind::CgroupMade, Counter::LostCgroupMade),
-            (Kind::CgroupGone, Counter::LostCgroupGone),
+            (Kind::CgroupCreated, Counter::LostCgroupCreated),
+            (Kind::CgroupRemoved, Counter::LostCgroupRemoved),
             (Kind::TaskAlarm, Counter::LostTaskAlarm),
-            (Kind::DiskCrossed, Counter::LostDiskCrossed),
+            (Kind::DiskThresholdCrossed, Counter::LostDiskThresholdCrossed),
         ]
         .map(|(kind, counter)| (kind.name(), self.get(counter)))
     }
@@ -201,12 +201,12 @@ impl LossCounters {
     /// What found no room, by the map.
     pub fn by_map(&self) -> [(&'static str, u64); 7] {
         [
-            ("charged_cgroups", Counter::DirtyFull),
-            ("oom_counts", Counter::SeenFull),
-            ("task_stats", Counter::TasksFull),
-            ("alarms_sent", Counter::AlarmedFull),
-            ("reclaim_time", Counter::StallsFull),
-            ("reclaim_start", Counter::ReclaimingFull),
+            ("charged_cgroups", Counter::ChargedCgroupsFull),
+            ("oom_counts", Counter::OomCountsFull),
+            ("task_stats", Counter::TaskStatsFull),
+            ("alarms_sent", Counter::AlarmsSentFull),
+            ("reclaim_time", Counter::ReclaimTimeFull),
+            ("reclaim_start", Counter::ReclaimStartFull),
             ("disk_usage", Counter::DiskUsageFull),
         ]
         .map(|(map, counter)| (map, self.get(counter)))

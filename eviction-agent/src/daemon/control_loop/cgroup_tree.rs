@@ -51,7 +51,7 @@ impl ControlLoop {
             self.state.resample_all();
         }
         // The last tree has the names of cgroups that are gone meanwhile, but not of new ones.
-        let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.leaf_id).is_none();
+        let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.memcg_id).is_none();
         if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
         }

@@ -66,7 +66,7 @@ impl ControlLoop {
     fn is_in_node(&self, kill: &KernelOomKill) -> bool {
         let sampler = &self.node_sampler.cgroups;
         let root = root_id(sampler);
-        let known = !kill.pid_only && !kill.cut && !kill.chain.is_empty();
+        let known = !kill.pid_only && !kill.truncated && !kill.chain.is_empty();
         sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
     }
 

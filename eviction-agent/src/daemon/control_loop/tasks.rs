@@ -107,8 +107,8 @@ impl TaskTotals {
             self.programs = programs;
             self.before.clear();
         }
-        let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.stalls(&mut self.stalls));
-        if let Err(error) = read.and_then(|()| kernel.rearm_alarms(now_ns.saturating_sub(REARM_NS))) {
+        let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.reclaim_times(&mut self.stalls));
+        if let Err(error) = read.and_then(|()| kernel.reset_alarms(now_ns.saturating_sub(REARM_NS))) {
             tracing::debug!(%error, "reading what tasks did");
             return None;
         }
@@ -166,10 +166,10 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMa
 
 /// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
 pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
-    let TaskAlarm { stamp, alarm: what, leaf_id, key_id, tasks, bound, tgid, level: _ } = *alarm;
+    let TaskAlarm { stamp, alarm: what, memcg_id, key_id, tasks, bound, tgid, depth: _ } = *alarm;
     let mut described = event_log::TaskAlarm {
         alarm: what.name(),
-        owner: KillCgroups::read(sampler).named(leaf_id, pod_index),
+        owner: KillCgroups::read(sampler).named(memcg_id, pod_index),
         pid: tgid,
         tasks,
         tasks_limit: bound,
@@ -177,7 +177,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
         ..event_log::TaskAlarm::default()
     };
     let pods = sampler.pods();
-    let owner = pods.owner(leaf_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
+    let owner = pods.owner(memcg_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
     let Some((owner, group)) = owner else {
         described.limit_scope = (what == Alarm::PidsLimit).then_some("other");
         return described;

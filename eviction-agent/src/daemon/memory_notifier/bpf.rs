@@ -24,7 +24,7 @@ use super::{BackendFailure, BackendReporter};
 use crate::error::chain;
 
 /// When the on-demand probes for memory are attached.
-const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearLine, AttachWhen::WayDown];
+const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearThreshold, AttachWhen::OnRelease];
 
 /// How often, and how long each time, the event of a kernel kill is waited for whose fire token is taken: a program
 /// that was interrupted between the two goes on when it is its turn.
@@ -149,14 +149,14 @@ impl BpfBackend {
         let Some((handle, ring)) = &mut self.loaded else { return };
         let drained = ring.drain(|event| self.sorter.add(event, batch));
         batch.missed |= self.counters.count(drained, metrics);
-        match handle.take_dirty(&mut self.growths) {
+        match handle.take_charged(&mut self.growths) {
             Ok(()) => charged.extend(self.growths.iter().map(|growth| growth.id)),
             // A full sample finds them too.
             Err(error) => tracing::debug!(%error, "reading the charged cgroups"),
         }
         // What is charged while values are read is in neither them nor what counts from setting a threshold on.
         let [node, pods] = self.sorter.deciding;
-        let charge = |id: u64| Some((id, handle.charged(id)?));
+        let charge = |id: u64| Some((id, handle.gross_charge(id)?));
         self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
         self.note_disks();
         self.forget_reported(batch);
@@ -245,7 +245,7 @@ impl BpfBackend {
             let is_attached = handle.is_attached(when);
             let facts = AttachFacts { when, is_attached, headroom, capacity: memory_capacity, below };
             let wanted = self.attach_policies[place].wants(facts, now_ns);
-            self.attach(EventClass::Near, when, wanted, reporter);
+            self.attach(EventClass::ChargeNear, when, wanted, reporter);
         }
     }
 
@@ -259,7 +259,7 @@ impl BpfBackend {
     ) {
         let (source, backend) = (class.name(), self.backend(class));
         let Some((handle, _)) = &mut self.loaded else { return };
-        if let (Err(error), Some(failover)) = (handle.ask(when, wanted), &mut self.failover) {
+        if let (Err(error), Some(failover)) = (handle.request_probe(when, wanted), &mut self.failover) {
             let why = format!("it cannot be attached any more: {error}");
             failover.fail(BackendFailure { source, backend, why }, reporter);
         }
@@ -283,7 +283,7 @@ impl BpfBackend {
 
     /// Returns of how many cgroups each CPU caches what it charged ahead.
     pub(super) fn stocks(&self) -> u32 {
-        self.handle().map_or(1, BpfHandle::stocks)
+        self.handle().map_or(1, BpfHandle::charge_caches)
     }
 
     /// Returns the backend that reports charges; `none` without one.
@@ -322,7 +322,7 @@ impl BpfBackend {
     pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<Generation> {
         let since = self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged);
         let (handle, _) = self.loaded.as_mut()?;
-        match handle.arm_since(id, plan.kernel_threshold(), since) {
+        match handle.set_threshold_since(id, plan.kernel_threshold(), since) {
             Ok(generation) => Some(generation),
             Err(error) => {
                 if !std::mem::replace(&mut self.is_full, true) {
@@ -338,7 +338,7 @@ impl BpfBackend {
         if let Some((handle, _)) = &mut self.loaded
             && !self.sorter.deciding.contains(&id)
         {
-            handle.disarm(id);
+            handle.clear_threshold(id);
         }
     }
 
@@ -350,7 +350,7 @@ impl BpfBackend {
     /// Returns when the cgroup with this id came near its limit, if that event waits.
     pub(crate) fn near_limit_ns(&self, id: u64) -> Option<u64> {
         let rises = self.sorter.limit_crossings.iter().filter(|crossed| crossed.is_rise());
-        rises.filter(|crossed| crossed.level_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
+        rises.filter(|crossed| crossed.cgroup_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
     }
 
     /// Sets the threshold of the node's tasks, `headroom` more than the `tasks` that there are: the fork that passes
@@ -374,7 +374,7 @@ impl BpfBackend {
             Some(id) => NodePidThreshold::Group { id, tasks },
             None => NodePidThreshold::More(more),
         });
-        if let Err(error) = handle.arm_node_tasks(threshold) {
+        if let Err(error) = handle.set_pid_threshold(threshold) {
             tracing::warn!(%error, "setting the threshold of the node's tasks");
         }
     }

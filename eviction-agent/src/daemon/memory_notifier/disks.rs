@@ -80,12 +80,12 @@ impl BpfBackend {
         reporter: &BackendReporter,
     ) {
         let Some((handle, _)) = self.loaded.as_mut().filter(|(handle, _)| handle.has_disks()) else { return };
-        let is_attached = handle.is_attached(AttachWhen::NearDisk);
+        let is_attached = handle.is_attached(AttachWhen::NearDiskThreshold);
         let DiskThresholds { attach_policies, taken, set, crossings } = &mut self.disks;
         let [least_bytes, least_inodes] = if crossings.is_left(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
         for (DeviceHeadroom { device, capacity, bytes, inodes }, policy) in devices.zip(attach_policies) {
-            let when = AttachWhen::NearDisk;
+            let when = AttachWhen::NearDiskThreshold;
             is_near |= policy
                 .wants(AttachFacts { when, is_attached, headroom: bytes, capacity, below: false }, now_ns);
             // A threshold is met by less than its value: at the value itself it is not.
@@ -110,6 +110,6 @@ impl BpfBackend {
                 }
             }
         }
-        self.attach(EventClass::DiskNear, AttachWhen::NearDisk, is_near, reporter);
+        self.attach(EventClass::DiskNear, AttachWhen::NearDiskThreshold, is_near, reporter);
     }
 }

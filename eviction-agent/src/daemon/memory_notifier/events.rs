@@ -53,18 +53,20 @@ impl Default for EventSorter {
 impl EventSorter {
     pub(super) fn add(&mut self, event: Event, batch: &mut EventBatch) {
         match event {
-            Event::Crossed(crossed) if self.deciding.contains(&crossed.level_id) => {
-                batch.of_pods |= crossed.level_id == self.deciding[1];
+            Event::ThresholdCrossed(crossed) if self.deciding.contains(&crossed.cgroup_id) => {
+                batch.of_pods |= crossed.cgroup_id == self.deciding[1];
                 batch.crossed = Some(crossed);
             }
-            Event::Crossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => batch.missed = true,
-            Event::Crossed(crossed) => self.limit_crossings.push_back(crossed),
-            Event::DiskCrossed(crossed) => batch.disk_crossed = Some(crossed),
+            Event::ThresholdCrossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => {
+                batch.missed = true
+            }
+            Event::ThresholdCrossed(crossed) => self.limit_crossings.push_back(crossed),
+            Event::DiskThresholdCrossed(crossed) => batch.disk_crossed = Some(crossed),
             Event::OomKill(kill) => batch.kills.push(kill),
             Event::OomMark(mark) => {
                 tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "out of memory while it was ending anyway");
             }
-            Event::CgroupMade(_) | Event::CgroupGone(_) => batch.tree_changed = true,
+            Event::CgroupCreated(_) | Event::CgroupRemoved(_) => batch.tree_changed = true,
             Event::TaskAlarm(alarm) => batch.alarms.push(alarm),
             Event::KernelKill(kill) => batch.kernel_kill = Some(kill),
         }
@@ -125,7 +127,7 @@ impl ProgramCounters {
         }
         let Ok(lost) = handle.lost() else { return is_tree_missed };
         let before = std::mem::replace(&mut self.lost, lost);
-        let more = lost.get(Counter::WalkCut).saturating_sub(before.get(Counter::WalkCut));
+        let more = lost.get(Counter::PathTruncated).saturating_sub(before.get(Counter::PathTruncated));
         metrics.bpf_paths_truncated.inc_by(more);
         self.is_truncating = more > 0;
         let mut has_grown = self.invalid > self.invalid_published;
@@ -179,8 +181,8 @@ fn grown(sum: u64, before: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn crossed(level_id: u64) -> Event {
-        Event::Crossed(ThresholdCrossed::upwards(level_id, 1))
+    fn crossed(cgroup_id: u64) -> Event {
+        Event::ThresholdCrossed(ThresholdCrossed::upwards(cgroup_id, 1))
     }
 
     #[test]
@@ -190,8 +192,8 @@ mod tests {
         for id in [3, 1, 4, 2, 3] {
             sorter.add(crossed(id), &mut batch);
         }
-        assert_eq!(batch.crossed.map(|crossed| crossed.level_id), Some(2));
-        let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.level_id).collect();
+        assert_eq!(batch.crossed.map(|crossed| crossed.cgroup_id), Some(2));
+        let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.cgroup_id).collect();
         assert_eq!((waiting, batch.missed, batch.of_pods), (vec![3, 4, 3], false, true));
     }
 

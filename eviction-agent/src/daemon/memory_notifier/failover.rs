@@ -160,7 +160,7 @@ impl BpfFailover {
     /// Returns why `new` must not take the place of `present`: something that works would be lost. The on-demand probe
     /// goes with the method for charges.
     fn objection(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
-        let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::Near);
+        let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::ChargeNear);
         let working = classes.filter(|class| !self.is_failed(class.name()));
         let has = |sources: &[BackendInfo], class: EventClass| {
             sources.iter().any(|info| info.source == class.name())
@@ -174,7 +174,7 @@ impl BpfFailover {
 /// Of charges and of the on-demand probe the next method is used from now on, also if the failed one was requested. Of
 /// the other classes there is one method a kernel: it is attached again.
 fn avoid(options: &mut LoadOptions, failure: &BackendFailure) {
-    if [EventClass::Charge, EventClass::Near].map(EventClass::name).contains(&failure.source) {
+    if [EventClass::Charge, EventClass::ChargeNear].map(EventClass::name).contains(&failure.source) {
         give_up(options, failure.backend);
     }
 }

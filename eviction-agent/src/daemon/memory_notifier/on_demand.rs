@@ -38,8 +38,8 @@ impl AttachPolicy {
     pub(super) fn wants(&mut self, facts: AttachFacts, now_ns: u64) -> bool {
         let AttachFacts { when, is_attached, headroom, capacity, below } = facts;
         let is_needed = match when {
-            AttachWhen::WayDown => below,
-            AttachWhen::NearLine | AttachWhen::NearDisk => {
+            AttachWhen::OnRelease => below,
+            AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
                 let near = self.near_bytes(capacity);
                 // Twice as far for detaching, lest what swings around the edge attaches and detaches all the time.
                 headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
@@ -72,7 +72,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn near(headroom: Option<u64>, capacity: u64, is_attached: bool) -> AttachFacts {
-        AttachFacts { when: AttachWhen::NearLine, is_attached, headroom, capacity, below: false }
+        AttachFacts { when: AttachWhen::NearThreshold, is_attached, headroom, capacity, below: false }
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_probe_for_the_end_of_pressure_goes_by_that_alone() {
         let mut policy = AttachPolicy::new(&Probes::default());
-        let facts = AttachFacts { when: AttachWhen::WayDown, ..near(Some(0), GIB, false) };
+        let facts = AttachFacts { when: AttachWhen::OnRelease, ..near(Some(0), GIB, false) };
         assert!(!policy.wants(facts, 0));
         assert!(policy.wants(AttachFacts { below: true, headroom: None, ..facts }, 0));
     }

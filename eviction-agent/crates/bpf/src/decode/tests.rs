@@ -29,9 +29,9 @@ const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
 
 #[test]
 fn a_crossing() {
-    let mut bytes = record(Kind::Crossed, size_of::<raw::ThresholdCrossed>());
+    let mut bytes = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
     for (place, value) in [
-        (offset_of!(raw::ThresholdCrossed, level_id), 11_u64),
+        (offset_of!(raw::ThresholdCrossed, cgroup_id), 11_u64),
         (offset_of!(raw::ThresholdCrossed, leaf_id), 12),
         (offset_of!(raw::ThresholdCrossed, generation), 13),
         (offset_of!(raw::ThresholdCrossed, usage), 14),
@@ -48,7 +48,7 @@ fn a_crossing() {
     }
     let crossed = ThresholdCrossed {
         stamp: STAMP,
-        level_id: 11,
+        cgroup_id: 11,
         leaf_id: 12,
         generation: 13,
         edge: Edge::UsageBelow,
@@ -57,9 +57,13 @@ fn a_crossing() {
         tgid: 15,
         pid: 16,
     };
-    assert_eq!(decode(&bytes, PAGE), Ok(Event::Crossed(crossed)));
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::ThresholdCrossed(crossed)));
     let crossed = ThresholdCrossed { usage: 14 * 16 * PAGE, ..crossed };
-    assert_eq!(decode(&bytes, 16 * PAGE), Ok(Event::Crossed(crossed)), "the machine says what a page is");
+    assert_eq!(
+        decode(&bytes, 16 * PAGE),
+        Ok(Event::ThresholdCrossed(crossed)),
+        "the machine says what a page is"
+    );
 
     put(&mut bytes, offset_of!(raw::ThresholdCrossed, edge), &7_u32.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();
@@ -68,7 +72,7 @@ fn a_crossing() {
 
 #[test]
 fn a_crossing_of_a_disk() {
-    let mut bytes = record(Kind::DiskCrossed, size_of::<raw::DiskThresholdCrossed>());
+    let mut bytes = record(Kind::DiskThresholdCrossed, size_of::<raw::DiskThresholdCrossed>());
     for (place, value) in [
         (offset_of!(raw::DiskThresholdCrossed, generation), 11_u64),
         (offset_of!(raw::DiskThresholdCrossed, leaf_id), 12),
@@ -94,7 +98,7 @@ fn a_crossing_of_a_disk() {
         tgid: 15,
         pid: 16,
     };
-    assert_eq!(decode(&bytes, PAGE), Ok(Event::DiskCrossed(crossed)));
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::DiskThresholdCrossed(crossed)));
     put(&mut bytes, offset_of!(raw::DiskThresholdCrossed, resource), &2_u32.to_ne_bytes());
     let error = decode(&bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error, "record of kind disk_threshold_crossed has 2 as its resource");
@@ -128,14 +132,14 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
     assert_eq!(kill.comm_lossy().to_string(), "java");
     assert_eq!((kill.uid, kill.oom_score_adj), (None, Some(-997)));
     assert_eq!(kill.rss.unwrap().anon, 5 * PAGE);
-    assert!(kill.cut && !kill.pid_only);
+    assert!(kill.truncated && !kill.pid_only);
     assert_eq!(kill.chain.len(), 2);
     assert_eq!((kill.chain[0].max, kill.chain[0].events), (Some(0), None));
     assert_eq!((kill.chain[1].id, kill.chain[1].max), (42, None));
     let events = OomEvents { oom: 3, oom_kill: 0, oom_before: Some(2), oom_kill_before: Some(0) };
     assert_eq!(kill.chain[1].events, Some(events));
-    assert_eq!((kill.choice, kill.trigger_memcg), (None, None));
-    assert_eq!(kill.way_down(42), None);
+    assert_eq!((kill.context, kill.trigger_memcg), (None, None));
+    assert_eq!(kill.path_below(42), None);
 
     // The victim's own group counted no kill.
     let first = offset_of!(raw::OomKill, chain) + offset_of!(raw::Ancestor, flags);
@@ -177,11 +181,11 @@ fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
     };
     let kill = decoded(&bytes);
     let owner = Ancestor { id: 5, usage: 15 * PAGE, max: Some(16 * PAGE), ..Ancestor::default() };
-    assert_eq!(kill.choice, Some(OomContext { owner: Some(owner), ktime_ns: 1200 }));
+    assert_eq!(kill.context, Some(OomContext { owner: Some(owner), ktime_ns: 1200 }));
     assert_eq!((kill.trigger_memcg, kill.trigger_comm_lossy().to_string()), (Some(7), "dd".to_owned()));
-    assert_eq!(kill.chain.iter().map(|group| group.dies_together).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(kill.chain.iter().map(|group| group.oom_group).collect::<Vec<_>>(), [true, false, false]);
     let way = |kill: &OomKill, top| {
-        let way = kill.way_down(top)?;
+        let way = kill.path_below(top)?;
         Some(way.iter().map(|(id, name)| format!("{id} {}", name.display())).collect::<Vec<_>>())
     };
     assert_eq!(way(&kill, 12), Some(vec!["11 pod".to_owned(), "10 container".to_owned()]));
@@ -192,22 +196,22 @@ fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
     // A name that fills its room may have gone on.
     put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
     let kill = decoded(&bytes);
-    assert_eq!(kill.choice, Some(OomContext { owner: None, ktime_ns: 1200 }));
+    assert_eq!(kill.context, Some(OomContext { owner: None, ktime_ns: 1200 }));
     assert_eq!((way(&kill, 12), way(&kill, 11).is_some()), (None, true));
 }
 
 #[test]
 fn a_new_cgroup() {
-    let mut bytes = record(Kind::CgroupMade, size_of::<raw::CgroupChange>());
+    let mut bytes = record(Kind::CgroupCreated, size_of::<raw::CgroupChange>());
     put(&mut bytes, offset_of!(raw::CgroupChange, id), &5_u64.to_ne_bytes());
-    assert_eq!(decode(&bytes, PAGE), Ok(Event::CgroupMade(CgroupChange { stamp: STAMP, id: 5 })));
+    assert_eq!(decode(&bytes, PAGE), Ok(Event::CgroupCreated(CgroupChange { stamp: STAMP, id: 5 })));
 }
 
 #[test]
 fn an_alarm_about_tasks() {
     let mut bytes = record(Kind::TaskAlarm, size_of::<raw::TaskAlarm>());
     for (place, value) in [
-        (offset_of!(raw::TaskAlarm, leaf_id), 5_u64),
+        (offset_of!(raw::TaskAlarm, memcg_id), 5_u64),
         (offset_of!(raw::TaskAlarm, key_id), 6),
         (offset_of!(raw::TaskAlarm, tasks), -7_i64 as u64),
         (offset_of!(raw::TaskAlarm, bound), 8),
@@ -216,7 +220,7 @@ fn an_alarm_about_tasks() {
     }
     for (place, value) in [
         (offset_of!(raw::TaskAlarm, tgid), 9_u32),
-        (offset_of!(raw::TaskAlarm, level), 3),
+        (offset_of!(raw::TaskAlarm, depth), 3),
         (offset_of!(raw::TaskAlarm, alarm), Alarm::NodeTasks as u32),
     ] {
         put(&mut bytes, place, &value.to_ne_bytes());
@@ -224,12 +228,12 @@ fn an_alarm_about_tasks() {
     let alarm = TaskAlarm {
         stamp: STAMP,
         alarm: Alarm::NodeTasks,
-        leaf_id: 5,
+        memcg_id: 5,
         key_id: 6,
         tasks: -7,
         bound: 8,
         tgid: 9,
-        level: 3,
+        depth: 3,
     };
     assert_eq!(decode(&bytes, PAGE), Ok(Event::TaskAlarm(alarm)));
 
@@ -240,7 +244,7 @@ fn an_alarm_about_tasks() {
 
 #[test]
 fn what_is_no_record_is_refused_with_its_reason() {
-    let whole = record(Kind::Crossed, size_of::<raw::ThresholdCrossed>());
+    let whole = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error(&[]), "record of 0 bytes ends early");
     assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
@@ -259,10 +263,10 @@ fn what_is_no_record_is_refused_with_its_reason() {
 
 fn sizes() -> impl Strategy<Value = (Kind, usize)> {
     prop::sample::select(vec![
-        (Kind::Crossed, size_of::<raw::ThresholdCrossed>()),
+        (Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>()),
         (Kind::OomKill, size_of::<raw::OomKill>()),
-        (Kind::CgroupMade, size_of::<raw::CgroupChange>()),
-        (Kind::CgroupGone, size_of::<raw::CgroupChange>()),
+        (Kind::CgroupCreated, size_of::<raw::CgroupChange>()),
+        (Kind::CgroupRemoved, size_of::<raw::CgroupChange>()),
         (Kind::TaskAlarm, size_of::<raw::TaskAlarm>()),
     ])
 }

@@ -144,7 +144,7 @@ impl BpfHandle {
         let key = kernel_device(device);
         // The tokens first: a resource that fires without one would not be reported.
         for token in tokens(key, generation) {
-            self.maps.tickets.insert(token, 1, 0).map_err(fail)?;
+            self.maps.fire_tokens.insert(token, 1, 0).map_err(fail)?;
         }
         let disks = &mut self.maps.disks;
         let since = since.map_or_else(|| disks.total(slot), Ok).map_err(fail)?;
@@ -205,7 +205,7 @@ impl BpfHandle {
     fn withdraw_disk(&mut self, device: u32, generation: u64) {
         for token in tokens(device, generation) {
             // Gone already when it was taken, that is when it fired.
-            let _ = self.maps.tickets.remove(&token);
+            let _ = self.maps.fire_tokens.remove(&token);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What the kernel side counts per cgroup: tasks made and ended, time spent in reclaim; what it is to
-//! tell of too many tasks; and the sweep of what is left of cgroups that are gone.
+//! tell of too many tasks; and the sweep of what is left of cgroups that are absent.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use aya::{
     maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys},
 };
 use eviction_common::{
-    Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawStall,
+    Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawReclaimTime,
     STORM_WINDOW_NS, TaskCount as RawTaskCount,
 };
 
@@ -67,16 +67,16 @@ pub(crate) fn forks_in_window(per_second: u32) -> u32 {
 }
 
 pub(crate) struct TaskCounterMaps {
-    tasks: BpfHashMap<MapData, u64, MapEntry<RawTaskCount>>,
-    stalls: BpfHashMap<MapData, u64, MapEntry<RawStall>>,
-    reclaiming: BpfHashMap<MapData, u32, MapEntry<ReclaimStart>>,
-    seen_oom: BpfHashMap<MapData, u64, MapEntry<OomCounts>>,
-    alarmed: BpfHashMap<MapData, MapEntry<AlarmKey>, u64>,
-    node_tasks: Array<MapData, MapEntry<PidThreshold>>,
-    machine_tasks: Array<MapData, MapEntry<HostTasks>>,
+    task_stats: BpfHashMap<MapData, u64, MapEntry<RawTaskCount>>,
+    reclaim_time: BpfHashMap<MapData, u64, MapEntry<RawReclaimTime>>,
+    reclaim_start: BpfHashMap<MapData, u32, MapEntry<ReclaimStart>>,
+    oom_counts: BpfHashMap<MapData, u64, MapEntry<OomCounts>>,
+    alarms_sent: BpfHashMap<MapData, MapEntry<AlarmKey>, u64>,
+    pid_threshold: Array<MapData, MapEntry<PidThreshold>>,
+    host_tasks: Array<MapData, MapEntry<HostTasks>>,
     generation: u64,
     /// What the sweep before found of cgroups that are not there.
-    suspects: HashSet<u64>,
+    absent_before: HashSet<u64>,
 }
 
 impl TaskCounterMaps {
@@ -85,15 +85,15 @@ impl TaskCounterMaps {
             ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
         };
         Ok(Self {
-            tasks: take("TASK_STATS")?.try_into()?,
-            stalls: take("RECLAIM_TIME")?.try_into()?,
-            reclaiming: take("RECLAIM_START")?.try_into()?,
-            seen_oom: take("OOM_COUNTS")?.try_into()?,
-            alarmed: take("ALARMS_SENT")?.try_into()?,
-            node_tasks: take("PID_THRESHOLD")?.try_into()?,
-            machine_tasks: take("HOST_TASKS")?.try_into()?,
+            task_stats: take("TASK_STATS")?.try_into()?,
+            reclaim_time: take("RECLAIM_TIME")?.try_into()?,
+            reclaim_start: take("RECLAIM_START")?.try_into()?,
+            oom_counts: take("OOM_COUNTS")?.try_into()?,
+            alarms_sent: take("ALARMS_SENT")?.try_into()?,
+            pid_threshold: take("PID_THRESHOLD")?.try_into()?,
+            host_tasks: take("HOST_TASKS")?.try_into()?,
             generation: 0,
-            suspects: HashSet::new(),
+            absent_before: HashSet::new(),
         })
     }
 }
@@ -105,8 +105,8 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be read.
     pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
-        match self.maps.tally.tasks.get(&id, 0) {
-            Ok(counted) => Ok(as_count(counted)),
+        match self.maps.task_counters.task_stats.get(&id, 0) {
+            Ok(counted) => Ok(to_task_count(counted)),
             Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
             Err(error) => Err(error),
         }
@@ -118,9 +118,9 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.tally.tasks.iter() {
+        for entry in self.maps.task_counters.task_stats.iter() {
             let (id, counted) = entry?;
-            out.push((id, as_count(counted)));
+            out.push((id, to_task_count(counted)));
         }
         Ok(())
     }
@@ -130,9 +130,9 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn stall(&self, id: u64) -> Result<ReclaimTime, MapError> {
-        match self.maps.tally.stalls.get(&id, 0) {
-            Ok(stall) => Ok(self.as_stall(stall)),
+    pub fn reclaim_time(&self, id: u64) -> Result<ReclaimTime, MapError> {
+        match self.maps.task_counters.reclaim_time.get(&id, 0) {
+            Ok(time) => Ok(self.to_reclaim_time(time)),
             Err(MapError::KeyNotFound) => Ok(ReclaimTime::default()),
             Err(error) => Err(error),
         }
@@ -143,11 +143,11 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn stalls(&self, out: &mut Vec<(u64, ReclaimTime)>) -> Result<(), MapError> {
+    pub fn reclaim_times(&self, out: &mut Vec<(u64, ReclaimTime)>) -> Result<(), MapError> {
         out.clear();
-        for entry in self.maps.tally.stalls.iter() {
-            let (id, stall) = entry?;
-            out.push((id, self.as_stall(stall)));
+        for entry in self.maps.task_counters.reclaim_time.iter() {
+            let (id, time) = entry?;
+            out.push((id, self.to_reclaim_time(time)));
         }
         Ok(())
     }
@@ -158,15 +158,15 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn reclaiming(&self, id: u64) -> Result<usize, MapError> {
         let mut count = 0;
-        for entry in self.maps.tally.reclaiming.iter() {
+        for entry in self.maps.task_counters.reclaim_start.iter() {
             let (_, MapEntry(start)) = entry?;
             count += usize::from(start.memcg_id == id);
         }
         Ok(count)
     }
 
-    fn as_stall(&self, MapEntry(stall): MapEntry<RawStall>) -> ReclaimTime {
-        let RawStall { count, ns, reclaimed } = stall;
+    fn to_reclaim_time(&self, MapEntry(time): MapEntry<RawReclaimTime>) -> ReclaimTime {
+        let RawReclaimTime { count, ns, reclaimed } = time;
         ReclaimTime { count, ns, reclaimed: reclaimed.saturating_mul(self.page_bytes) }
     }
 
@@ -174,8 +174,8 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn machine_tasks(&self) -> Result<HostTasks, MapError> {
-        self.maps.tally.machine_tasks.get(&0, 0).map(|MapEntry(tasks)| tasks)
+    pub fn host_tasks(&self) -> Result<HostTasks, MapError> {
+        self.maps.task_counters.host_tasks.get(&0, 0).map(|MapEntry(tasks)| tasks)
     }
 
     /// Arms the node's own line instead of the one before: it is told once, at the first fork that
@@ -183,23 +183,23 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If a map cannot be read or written.
-    pub fn arm_node_tasks(&mut self, line: Option<NodePidThreshold>) -> Result<(), MapError> {
-        let net = self.machine_tasks()?.net();
-        let maps = &mut self.maps.tally;
+    pub fn set_pid_threshold(&mut self, line: Option<NodePidThreshold>) -> Result<(), MapError> {
+        let net = self.host_tasks()?.net();
+        let maps = &mut self.maps.task_counters;
         let before = alarm_key(maps.generation, Alarm::NodeTasks);
         maps.generation += 1;
         let armed = PidThreshold { generation: maps.generation, ..PidThreshold::NONE };
         let armed = match line {
             None => PidThreshold::NONE,
             Some(NodePidThreshold::More(tasks)) => {
-                PidThreshold { net_line: net.saturating_add_unsigned(tasks), ..armed }
+                PidThreshold { host_threshold: net.saturating_add_unsigned(tasks), ..armed }
             }
             Some(NodePidThreshold::Group { id, tasks }) => {
-                PidThreshold { group_id: id, group_line: tasks, ..armed }
+                PidThreshold { cgroup_id: id, cgroup_threshold: tasks, ..armed }
             }
         };
-        maps.node_tasks.set(0, MapEntry(armed), 0)?;
-        forget(&mut maps.alarmed, &before)
+        maps.pid_threshold.set(0, MapEntry(armed), 0)?;
+        forget(&mut maps.alarms_sent, &before)
     }
 
     /// Lets alarms that were told before `before_ns` (nanoseconds of `CLOCK_MONOTONIC`) be told
@@ -207,10 +207,10 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If the map cannot be read or written.
-    pub fn rearm_alarms(&mut self, before_ns: u64) -> Result<(), MapError> {
-        let maps = &mut self.maps.tally;
+    pub fn reset_alarms(&mut self, before_ns: u64) -> Result<(), MapError> {
+        let maps = &mut self.maps.task_counters;
         let node = Alarm::NodeTasks as u32;
-        let old = maps.alarmed.iter().filter_map(|entry| match entry {
+        let old = maps.alarms_sent.iter().filter_map(|entry| match entry {
             // The node's own goes with its arming.
             Ok((MapEntry(key), told_ns)) => {
                 (told_ns < before_ns && key.alarm != node).then_some(Ok(MapEntry(key)))
@@ -218,10 +218,10 @@ impl BpfHandle {
             Err(error) => Some(Err(error)),
         });
         let old: Vec<_> = old.collect::<Result<_, _>>()?;
-        old.iter().try_for_each(|key| forget(&mut maps.alarmed, key))
+        old.iter().try_for_each(|key| forget(&mut maps.alarms_sent, key))
     }
 
-    /// Takes out what is kept of memory cgroups that are gone: rmdir does it too, but a task that
+    /// Takes out what is kept of memory cgroups that are absent: rmdir does it too, but a task that
     /// was moved may put something in behind it. Only what two sweeps in a row find of a cgroup that is
     /// not there goes, since `exists` may know less than the kernel for a moment. Gives how
     /// many entries went.
@@ -230,31 +230,31 @@ impl BpfHandle {
     /// If a map cannot be read or written.
     pub fn sweep(&mut self, exists: impl Fn(u64) -> bool) -> Result<u64, MapError> {
         let Self { maps, .. } = self;
-        let tally = &mut maps.tally;
-        let mut gone = HashSet::new();
-        let mut take_note = |keys: MapKeys<'_, u64>| -> Result<(), MapError> {
+        let task_counters = &mut maps.task_counters;
+        let mut absent = HashSet::new();
+        let mut note_absent = |keys: MapKeys<'_, u64>| -> Result<(), MapError> {
             for id in keys {
                 let id = id?;
                 if !exists(id) {
-                    gone.insert(id);
+                    absent.insert(id);
                 }
             }
             Ok(())
         };
-        take_note(tally.tasks.keys())?;
-        take_note(tally.stalls.keys())?;
-        take_note(tally.seen_oom.keys())?;
+        note_absent(task_counters.task_stats.keys())?;
+        note_absent(task_counters.reclaim_time.keys())?;
+        note_absent(task_counters.oom_counts.keys())?;
         let mut removed = 0;
-        let suspects = std::mem::take(&mut tally.suspects);
-        for id in gone.intersection(&suspects) {
-            removed += take_out(tally.tasks.remove(id))?;
-            removed += take_out(tally.stalls.remove(id))?;
-            removed += take_out(tally.seen_oom.remove(id))?;
+        let absent_before = std::mem::take(&mut task_counters.absent_before);
+        for id in absent.intersection(&absent_before) {
+            removed += removed_count(task_counters.task_stats.remove(id))?;
+            removed += removed_count(task_counters.reclaim_time.remove(id))?;
+            removed += removed_count(task_counters.oom_counts.remove(id))?;
             let storm = alarm_key(*id, Alarm::ForkStorm);
-            forget(&mut tally.alarmed, &storm)?;
+            forget(&mut task_counters.alarms_sent, &storm)?;
         }
-        gone.retain(|id| !suspects.contains(id));
-        tally.suspects = gone;
+        absent.retain(|id| !absent_before.contains(id));
+        task_counters.absent_before = absent;
         Ok(removed)
     }
 
@@ -262,20 +262,20 @@ impl BpfHandle {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn holds(&self, id: u64) -> Result<bool, MapError> {
-        let tally = &self.maps.tally;
+    pub fn has_entries(&self, id: u64) -> Result<bool, MapError> {
+        let task_counters = &self.maps.task_counters;
         let holds = |found: Result<(), MapError>| match found {
             Ok(()) => Ok(true),
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
         };
-        Ok(holds(tally.tasks.get(&id, 0).map(drop))?
-            || holds(tally.stalls.get(&id, 0).map(drop))?
-            || holds(tally.seen_oom.get(&id, 0).map(drop))?)
+        Ok(holds(task_counters.task_stats.get(&id, 0).map(drop))?
+            || holds(task_counters.reclaim_time.get(&id, 0).map(drop))?
+            || holds(task_counters.oom_counts.get(&id, 0).map(drop))?)
     }
 }
 
-fn as_count(MapEntry(counted): MapEntry<RawTaskCount>) -> TaskCount {
+fn to_task_count(MapEntry(counted): MapEntry<RawTaskCount>) -> TaskCount {
     let RawTaskCount { forks, exits, process_forks, process_exits, execs, rate: _ } = counted;
     TaskCount { forks, exits, process_forks, process_exits, execs }
 }
@@ -285,7 +285,7 @@ fn alarm_key(id: u64, alarm: Alarm) -> MapEntry<AlarmKey> {
 }
 
 /// How many went: none where the kernel's own cleaning was first.
-fn take_out(removed: Result<(), MapError>) -> Result<u64, MapError> {
+fn removed_count(removed: Result<(), MapError>) -> Result<u64, MapError> {
     match removed {
         Ok(()) => Ok(1),
         Err(error) if is_absent(&error) => Ok(0),
@@ -297,7 +297,7 @@ fn forget<K, V: Pod>(map: &mut BpfHashMap<MapData, K, V>, key: &K) -> Result<(),
 where
     K: Pod,
 {
-    take_out(map.remove(key)).map(drop)
+    removed_count(map.remove(key)).map(drop)
 }
 
 fn is_absent(error: &MapError) -> bool {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use eviction_common::{Offsets, STILL_PAGES};
+use eviction_common::{MIN_CHANGE_PAGES, Offsets};
 
 use rustix::thread::CapabilitySet;
 
@@ -55,7 +55,7 @@ fn rich() -> KernelFacts {
         offsets: Offsets::NONE,
         css_online: 2,
         css_dying: 16,
-        stocks: 1,
+        charge_caches: 1,
         reclaimed: 0..0,
         missing: Vec::new(),
     };
@@ -290,7 +290,7 @@ fn grains_grow_with_the_page() {
     const KIB: u64 = 1 << 10;
     for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
         assert_eq!(Granularity::Batch.bytes(page), batch);
-        assert_eq!(Granularity::PageTable.bytes(page), table + STILL_PAGES * page);
+        assert_eq!(Granularity::PageTable.bytes(page), table + MIN_CHANGE_PAGES * page);
         assert_eq!(Granularity::None.bytes(page), 0);
     }
 }
