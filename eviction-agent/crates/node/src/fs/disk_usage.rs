@@ -1,7 +1,7 @@
 //! What a directory uses of its file system, as du counts it.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +20,14 @@ use crate::file::{retry, unreadable};
 
 const BLOCK: u64 = 512;
 const BUFFER: usize = 32 << 10;
+
+/// What is opened at once of a path: it may be longer than PATH_MAX, and a deep one must not be followed again from
+/// the top for each of its directories.
+const STEP_NAMES: usize = 64;
+const STEP_BYTES: usize = 3072;
+
+/// Descriptors that are kept on the way to a deep directory.
+const KEPT: usize = 32;
 
 /// How often the clock is asked, in inodes.
 const CLOCK_EVERY: u64 = 64;
@@ -85,12 +93,21 @@ pub fn read_disk_usage(
         device: device_of(&found),
         linked: BTreeSet::new(),
         directories: Vec::new(),
+        path: Vec::new(),
+        kept: VecDeque::new(),
     };
     if walk.count(&found) {
-        walk.directories.push(c".".into());
+        walk.read_directory(&top);
     }
-    while let Some(directory) = walk.directories.pop() {
-        walk.read_directory(top.as_fd(), &directory);
+    while let Some((depth, name)) = walk.directories.pop() {
+        walk.path.truncate(depth);
+        walk.path.push(name);
+        match walk.open_path(top.as_fd()) {
+            Ok(directory) => walk.read_directory(&directory),
+            // Mounted over or removed meanwhile: nothing of it counts.
+            Err(Errno::XDEV | Errno::NOENT) => {}
+            Err(_) => walk.usage.is_lower_bound = true,
+        }
     }
     Ok(walk.usage)
 }
@@ -129,8 +146,12 @@ struct Walk<'a> {
     device: (u32, u32),
     /// Inodes with more than one name that were counted.
     linked: BTreeSet<u64>,
-    /// To be read, by their paths below the top.
-    directories: Vec<CString>,
+    /// To be read, the last one first: how many names of `path` lead to its parent, and its own.
+    directories: Vec<(usize, CString)>,
+    /// The names that lead from the top to the directory that is read.
+    path: Vec<CString>,
+    /// Directories on that way, the deepest last, each by how many names lead to it.
+    kept: VecDeque<(usize, OwnedFd)>,
 }
 
 impl Walk<'_> {
@@ -150,18 +171,27 @@ impl Walk<'_> {
         true
     }
 
-    fn read_directory(&mut self, top: BorrowedFd<'_>, path: &CStr) {
-        let directory = match open(top, path) {
-            Ok(directory) => directory,
-            // Mounted over or removed meanwhile: nothing of it counts.
-            Err(Errno::XDEV | Errno::NOENT) => return,
-            Err(_) => {
-                self.usage.is_lower_bound = true;
-                return;
+    /// Opens the directory at `path` from the deepest one on the way that is still open.
+    fn open_path(&mut self, top: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        // The directory itself may be another one by the same name.
+        while self.kept.pop_back_if(|(depth, _)| *depth >= self.path.len()).is_some() {}
+        loop {
+            let (base, from) = self.kept.back().map_or((top, 0), |(depth, fd)| (fd.as_fd(), *depth));
+            let (step, to) = next_step(&self.path, from);
+            let directory = open(base, &step)?;
+            if to == self.path.len() {
+                return Ok(directory);
             }
-        };
+            if self.kept.len() == KEPT {
+                self.kept.pop_front();
+            }
+            self.kept.push_back((to, directory));
+        }
+    }
+
+    fn read_directory(&mut self, directory: &OwnedFd) {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
-        let mut entries = RawDir::new(&directory, &mut buffer);
+        let mut entries = RawDir::new(directory, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -192,16 +222,25 @@ impl Walk<'_> {
                 return;
             }
             if is_directory(&found) {
-                self.directories.push(join(path, name));
+                self.directories.push((self.path.len(), name.to_owned()));
             }
         }
     }
 }
 
-fn join(path: &CStr, name: &CStr) -> CString {
-    let joined = [path.to_bytes(), b"/", name.to_bytes()].concat();
-    // Neither has a NUL.
-    CString::new(joined).unwrap_or_default()
+/// The names from `from` on that are opened at once, joined, and how many of `path` then have been.
+fn next_step(path: &[CString], from: usize) -> (CString, usize) {
+    let (mut step, mut to) = (Vec::new(), from);
+    for name in path.iter().skip(from).take(STEP_NAMES) {
+        if step.len() + name.count_bytes() >= STEP_BYTES {
+            break;
+        }
+        step.extend_from_slice(name.to_bytes());
+        step.push(b'/');
+        to += 1;
+    }
+    // No name has a NUL.
+    (CString::new(step).unwrap_or_default(), to)
 }
 
 #[cfg(test)]
@@ -273,21 +312,93 @@ mod tests {
         assert_eq!(usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap().inodes, 506);
     }
 
+    /// Makes directories within each other below `top`, with `also` beside each, and returns all of them.
+    fn nest(top: &Path, name: &CStr, depth: u64, also: Option<&CStr>) -> OwnedFd {
+        let mut directory: OwnedFd = fs::File::open(top).unwrap().into();
+        let mode = Mode::from_raw_mode(0o755);
+        for _ in 0..depth {
+            for name in also.iter().copied().chain([name]) {
+                rustix::fs::mkdirat(&directory, name, mode).unwrap();
+            }
+            directory = rustix::fs::openat(&directory, name, DIRECTORY, Mode::empty()).unwrap();
+        }
+        directory
+    }
+
+    fn write_at(directory: &OwnedFd, name: &CStr, bytes: usize) {
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let file = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o644)).unwrap();
+        std::io::Write::write_all(&mut fs::File::from(file), &vec![1; bytes]).unwrap();
+    }
+
+    /// `remove_dir_all` holds a descriptor for each level, so those of a deep tree are removed by `rm`.
+    fn remove(folder: tempfile::TempDir) {
+        let path = folder.keep();
+        assert!(std::process::Command::new("rm").arg("-rf").arg(path).status().unwrap().success());
+    }
+
     #[test]
-    fn a_path_of_4000_bytes_is_read_and_a_longer_one_is_left_out() {
+    fn a_path_longer_than_path_max_is_read() {
+        for (length, depth) in [(199, 24), (255, 600), (1, 5_000)] {
+            let folder = tempfile::tempdir().unwrap();
+            let volume = folder.path().join("volume");
+            fs::create_dir(&volume).unwrap();
+            let name = CString::new("d".repeat(length)).unwrap();
+            let deepest = nest(&volume, &name, depth, None);
+            let before = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+            assert_eq!((before.inodes, before.is_lower_bound), (1 + depth, false), "{length}");
+            write_at(&deepest, c"hidden", 1 << 20);
+            let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+            assert_eq!((found.inodes, found.is_lower_bound), (2 + depth, false), "{length}");
+            assert!(found.bytes >= before.bytes + (1 << 20), "{length}: {found:?}");
+            remove(folder);
+        }
+    }
+
+    /// The way back up is longer than the descriptors that are kept.
+    #[test]
+    fn directories_beside_each_level_of_a_deep_path_are_read() {
+        let levels = u64::try_from((KEPT + 3) * STEP_NAMES).unwrap();
+        // In each order in which the file system may list them.
+        for (deep, beside) in [(c"a", c"z"), (c"z", c"a")] {
+            let folder = tempfile::tempdir().unwrap();
+            let volume = folder.path().join("volume");
+            fs::create_dir(&volume).unwrap();
+            drop(nest(&volume, deep, levels, Some(beside)));
+            let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+            assert_eq!((found.inodes, found.is_lower_bound), (1 + 2 * levels, false));
+            remove(folder);
+        }
+    }
+
+    #[test]
+    fn no_descriptor_is_left_and_a_bounded_number_is_open() {
         let folder = tempfile::tempdir().unwrap();
         let volume = folder.path().join("volume");
         fs::create_dir(&volume).unwrap();
-        let name = CString::new("d".repeat(199)).unwrap();
-        let mut directory: OwnedFd = fs::File::open(&volume).unwrap().into();
-        let mode = Mode::from_raw_mode(0o755);
-        for depth in 1..=24 {
-            rustix::fs::mkdirat(&directory, &name, mode).unwrap();
-            directory = rustix::fs::openat(&directory, &name, DIRECTORY, Mode::empty()).unwrap();
-            let found = usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
-            let is_too_long = depth * 200 + 2 > 4096;
-            assert_eq!((found.inodes, found.is_lower_bound), (1 + depth.min(21), is_too_long), "{depth}");
-        }
+        drop(nest(&volume, c"d", 5_000, None));
+        let below = |link: std::io::Result<fs::DirEntry>| {
+            fs::read_link(link.unwrap().path()).is_ok_and(|path| path.starts_with(&volume))
+        };
+        let open = || fs::read_dir("/proc/self/fd").unwrap().map(below).filter(|it| *it).count();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let most = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut most = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    most = most.max(open());
+                }
+                most
+            });
+            for _ in 0..5 {
+                usage(folder.path(), "volume", &mut PLENTY.clone()).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            watch.join().unwrap()
+        });
+        assert!(most <= KEPT + 3, "{most}");
+        assert_eq!(open(), 0);
+        remove(folder);
     }
 
     #[test]
