@@ -1,16 +1,22 @@
 //! `check`: what this node supports, which backends would be used, and what is missing.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use eviction_config::Setting;
+use eviction_kube::DaemonSetName;
 
 use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
 use crate::cli::output::{Ended, Format, Out, columns, complain, table, wrap};
 use crate::daemon;
-use crate::daemon::{EffectiveConfig, Findings, NO_BACKEND, NodeFacts};
+use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND, NodeFacts};
 use crate::telemetry::event_log::Backend;
+
+/// How long a DaemonSet is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The width of the table where there is no terminal.
 const COLUMNS: u16 = 80;
@@ -29,6 +35,9 @@ pub(super) struct CheckArgs {
     pods_file: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
+    /// Check only whether the pods of this DaemonSet are ready, for 30 s at most
+    #[arg(long = "daemonset", value_name = "NAMESPACE/NAME", help_heading = "Cluster")]
+    daemon_set: Option<DaemonSetName>,
     /// Cgroup that stands for the node, relative to the mount point of each cgroup hierarchy
     #[arg(long, value_name = "PATH", default_value = "/", help_heading = "Testing")]
     cgroup_root: PathBuf,
@@ -48,12 +57,23 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         configuration,
         pods_file,
         cluster,
+        daemon_set,
         cgroup_root,
         capacity,
         disks,
         service,
         backends,
     } = args;
+    if let Some(name) = daemon_set {
+        let kubeconfig = cluster.kubeconfig();
+        let ready = daemon::await_daemon_set(kubeconfig.as_deref(), &name, PATIENCE)?;
+        if ready == 0 {
+            let failure = Failure::failed(format!("DaemonSet {name}: no node is to have a pod of it"));
+            return Err(failure.help("its nodeSelector and affinity say which nodes do").into());
+        }
+        writeln!(out, "DaemonSet {name}: {ready} of {ready} pods are ready")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let caller = cluster.caller();
     let cluster = cluster.options(pods_file.is_some());
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;

@@ -1,26 +1,37 @@
-//! `cleanup`: removes what the agent has written into Node objects.
+//! `cleanup`: removes what the agent has written into Node objects, and its files on a node.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::configuration::DryRunArg;
 use super::output::{Ended, Out, complain};
-use crate::daemon::{self, CleanOptions, DryRun};
-use eviction_kube::Clean;
+use crate::daemon::{self, CleanOptions, CleanedDir, DryRun};
+use eviction_kube::{Clean, DaemonSetName};
 
-/// Remove the agent's conditions and taints from nodes on which it no longer runs; those of others stay.
-/// Exit code 1 if anything is left on any of them
+/// How long the DaemonSet is waited for. Helm gives a hook 5 minutes.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Remove the agent's conditions and taints from nodes on which it no longer runs, or its files from this machine;
+/// those of others stay. Exit code 1 if anything is left
 #[derive(Debug, Args)]
 pub(super) struct CleanupArgs {
     /// Names of the nodes
-    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NODE")]
+    #[arg(required_unless_present_any = ["all", "state_dir"], conflicts_with = "all", value_name = "NODE")]
     nodes: Vec<String>,
     /// All nodes of the cluster
     #[arg(long)]
     all: bool,
+    /// Remove the agent's files from this state directory, and the directory if it is empty then; whatever a killed
+    /// agent has left stopped goes on. Refused while an agent runs here
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["nodes", "all", "after", "kubeconfig", "dry_run"])]
+    state_dir: Option<PathBuf>,
+    /// Wait until the pods of this DaemonSet are ready, for 3 minutes at most; then clean in any case
+    #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Cluster")]
+    after: Option<DaemonSetName>,
     /// Kubeconfig file for the API server [default in a pod: the pod's service account]
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
@@ -30,10 +41,21 @@ pub(super) struct CleanupArgs {
 }
 
 pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
-    let CleanupArgs { nodes, all, kubeconfig, dry_run } = args;
+    let CleanupArgs { nodes, all, state_dir, after, kubeconfig, dry_run } = args;
+    if let Some(dir) = state_dir {
+        out.write_all(dir_text(&dir, &daemon::clean_state_dir(&dir)?).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let nodes = (!all).then_some(nodes);
     let dry_run = dry_run.map_or(DryRun::None, Into::into);
     let mut code = ExitCode::SUCCESS;
+    if let Some(failure) =
+        after.and_then(|set| daemon::await_daemon_set(kubeconfig.as_deref(), &set, PATIENCE).err())
+    {
+        let (text, failed) = failure.report();
+        complain(&text);
+        code = failed;
+    }
     for (node, result) in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
         match result {
             Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
@@ -45,6 +67,16 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         }
     }
     Ok(code)
+}
+
+/// A line for each file of a state directory.
+fn dir_text(dir: &Path, cleaned: &CleanedDir) -> String {
+    let CleanedDir { undone, removed, foreign } = cleaned;
+    let undone = (*undone > 0).then(|| format!("control files of pods written back: {undone}\n"));
+    let removed = removed.iter().map(|path| format!("{} removed\n", path.display()));
+    let foreign = foreign.iter().map(|path| format!("{} is not the agent's: stays\n", path.display()));
+    let lines: String = undone.into_iter().chain(removed).chain(foreign).collect();
+    if lines.is_empty() { format!("{}: nothing to remove\n", dir.display()) } else { lines }
 }
 
 /// A line for each thing that was removed, as kubectl writes it.
@@ -75,5 +107,9 @@ mod tests {
         );
         let nothing = text("n1", &Clean::default(), DryRun::Server);
         assert_eq!(nothing, "node/n1: nothing to remove (server dry run)\n");
+        let cleaned = CleanedDir { undone: 2, removed: vec!["/r/a".into()], foreign: vec!["/r/b".into()] };
+        let lines = "control files of pods written back: 2\n/r/a removed\n/r/b is not the agent's: stays\n";
+        assert_eq!(dir_text(Path::new("/r"), &cleaned), lines);
+        assert_eq!(dir_text(Path::new("/r"), &CleanedDir::default()), "/r: nothing to remove\n");
     }
 }

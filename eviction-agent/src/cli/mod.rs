@@ -54,6 +54,9 @@ enum Verb {
     Report(report::ReportArgs),
     Ui(ui::UiArgs),
     Cleanup(cleanup::CleanupArgs),
+    /// Do nothing until stopped: the container of a DaemonSet whose work is done by init containers
+    #[command(hide = true)]
+    Pause,
     Completion(about::CompletionArgs),
     Man(about::ManArgs),
     Version(about::VersionArgs),
@@ -119,6 +122,9 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Report(args) => report::run(&args, &mut out),
         Verb::Ui(args) => ui::run(args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),
+        Verb::Pause => loop {
+            std::thread::park();
+        },
         Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),
         Verb::Man(args) => about::man(&args, Cli::command(), &mut out),
         Verb::Version(args) => about::version(&args, &mut out),

@@ -47,7 +47,7 @@ fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
 }
 
 /// The file in a state directory.
-const CONFIG_FILE: &str = "config.json";
+pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// The configuration in force, persisted over a restart: a start may bring a change as well, and one that reaches every node
 /// at the same time. Unlike the state it outlives the boot.

@@ -31,11 +31,12 @@ pub(crate) mod reclaim;
 pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;
+mod state_dir;
 pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
 pub use check::{Findings, NodeFacts, check};
-pub use cluster::{CleanOptions, Cleaned, ClusterOptions, clean_nodes};
+pub use cluster::{CleanOptions, Cleaned, ClusterOptions, await_daemon_set, clean_nodes};
 pub use config_reload::Caller;
 pub use configuration::{
     AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
@@ -43,6 +44,7 @@ pub use configuration::{
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend::BackendSelection;
 pub use eviction_node::notify::timer::NAME as TIMER;
+pub use state_dir::{CleanedDir, clean_state_dir};
 pub use supervise::run;
 
 pub use crate::error::Failure;

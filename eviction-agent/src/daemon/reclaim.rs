@@ -70,7 +70,7 @@ impl ReclaimParts {
 }
 
 /// The file in a state directory.
-const IMAGES_FILE: &str = "images.json";
+pub(crate) const IMAGES_FILE: &str = "images.json";
 
 /// What node reclaim knows of the images of the node, kept over a restart of the agent: without it all of them were too
 /// young to be removed, and none was used before another.

@@ -220,6 +220,34 @@ fn a_pod_of_the_test_or_the_clean_up_is_none_of_the_daemon_set() {
 }
 
 #[test]
+fn the_clean_up_removes_the_state_directory_from_its_parent() {
+    let Some(helm) = Helm::find() else { return };
+    let hooks = |values: &str| {
+        let objects = objects(&render(&helm, NEWEST, &["--set", values]).unwrap());
+        let is_hook = |it: &Value| it["metadata"]["annotations"]["helm.sh/hook"] == "post-delete";
+        objects.into_iter().filter(is_hook).collect::<Vec<_>>()
+    };
+    for given in ["/var/lib/agent", "/var/lib/agent/"] {
+        let hooks = hooks(&format!("stateDir={given}"));
+        let find = |kind: &str| hooks.iter().find(|object| object["kind"] == kind).unwrap();
+        let daemon_set = &find("DaemonSet")["spec"];
+        let pod = &daemon_set["template"]["spec"];
+        assert_eq!(pod["volumes"][1]["hostPath"]["path"], "/var/lib");
+        assert_eq!(pod["initContainers"][0]["args"], json!(["cleanup", "--state-dir=/host/agent"]));
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        let selected = |labels: &Value| {
+            let selector = daemon_set["selector"]["matchLabels"].as_object().unwrap();
+            selector.iter().all(|(key, value)| labels[key] == *value)
+        };
+        assert!(selected(&daemon_set["template"]["metadata"]["labels"]));
+        assert!(!selected(&find("Job")["spec"]["template"]["metadata"]["labels"]));
+        let waits = &find("Job")["spec"]["template"]["spec"]["containers"][0]["args"];
+        assert_eq!(waits[2], format!("--after={NAME}/{NAME}-cleanup"));
+    }
+    assert_eq!(hooks("cleanup.enabled=false").len(), 0);
+}
+
+#[test]
 fn rules_and_dashboards_are_the_files_of_the_chart() {
     let Some(helm) = Helm::find() else { return };
     let files = |folder: &str| {

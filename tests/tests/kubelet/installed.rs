@@ -54,6 +54,13 @@ fn marks(cluster: &Cluster) -> Vec<String> {
     all.into_iter().filter(|name| name.to_lowercase().replace('-', "").contains("evictionagent")).collect()
 }
 
+/// The pods in the namespace of the release.
+fn pods(cluster: &Cluster) -> Vec<String> {
+    let list = cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
+    let pods = list["items"].as_array().unwrap();
+    pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
 /// Everything of the release that the API server still has.
 fn remaining(cluster: &Cluster) -> Vec<String> {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -66,6 +73,8 @@ fn remaining(cluster: &Cluster) -> Vec<String> {
         format!("{admission}/validatingadmissionpolicybindings"),
         format!("/apis/apps/v1/{namespaced}/daemonsets"),
         format!("/apis/batch/v1/{namespaced}/jobs"),
+        format!("{rbac}/{namespaced}/roles"),
+        format!("{rbac}/{namespaced}/rolebindings"),
         format!("/api/v1/{namespaced}/configmaps"),
         format!("/api/v1/{namespaced}/serviceaccounts"),
     ];
@@ -181,9 +190,34 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
 
     let tested = helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]);
     let log = tested.unwrap_or_else(|error| panic!("{error}"));
-    assert!(log.contains("Phase:          Succeeded"), "{log}");
+    // Three objects of the account, and two pods.
+    assert_eq!(log.matches("Phase:          Succeeded").count(), 5, "{log}");
 
-    helm.run(&["uninstall", NAME, "--namespace", NAME, "--wait", "--timeout=3m"]).unwrap();
+    // With an agent that does not start it fails, and names the node.
+    let arguments = |extra: &str| {
+        let set = format!("extraArgs={extra}");
+        helm.run(&[&["upgrade", "--reuse-values", "--set-json", &set][..], &release].concat()).unwrap();
+    };
+    arguments(r#"["--no-such-flag"]"#);
+    let gone = |cluster: &Cluster| Ok(agents_pod(cluster).is_none().then_some(()));
+    world.cluster.until("the agent's pod is not Ready", gone).unwrap();
+    helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]).unwrap_err();
+    let expected = format!("0 of 1 pods are ready; node {NODE}: pod {NAME}-");
+    let said = warnings(&folder);
+    assert!(said.iter().any(|line| line.contains(&expected)), "{said:#?}");
+    arguments("[]");
+    world.cluster.until("the agent's pod is Ready again", ready).unwrap();
+
+    let state = folder.join("state");
+    assert!(state.join("state.json").exists(), "an agent that acts keeps its state");
+    helm.run(&["uninstall", NAME, "--namespace", NAME, "--timeout=5m"]).unwrap();
     assert_eq!(marks(&world.cluster), [""; 0]);
     assert_eq!(remaining(&world.cluster), [""; 0]);
+    assert!(!state.exists(), "{:?}", std::fs::read_dir(&state).map(Iterator::collect::<Vec<_>>));
+    // Those of `helm test` stay until the next one.
+    let hooks = |cluster: &Cluster| pods(cluster).into_iter().filter(|name| name.contains("cleanup")).count();
+    world
+        .cluster
+        .until("the pods of the hook are gone", |cluster| Ok((hooks(cluster) == 0).then_some(())))
+        .unwrap();
 }

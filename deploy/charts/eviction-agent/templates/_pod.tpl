@@ -8,31 +8,9 @@ DaemonSet: the test is such a pod that ends. */}}
 {{- with .root.Values -}}
 serviceAccountName: {{ include "eviction-agent.serviceAccount" $root }}
 automountServiceAccountToken: true
-{{- with .imagePullSecrets }}
-imagePullSecrets:
-{{- toYaml . | nindent 0 }}
-{{- end }}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with .nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .tolerations }}
-tolerations:
-{{- toYaml . | nindent 0 }}
-{{- end }}
+{{- include "eviction-agent.placement" $root | trim | nindent 0 }}
 # OOM kills are attributed, and processes signalled, by process ids of the host.
 hostPID: {{ .hostPID }}
-{{- if .hostNetwork }}
-hostNetwork: true
-dnsPolicy: ClusterFirstWithHostNet
-{{- end }}
 {{- if $daemon }}
 terminationGracePeriodSeconds: 5
 {{- else }}
@@ -186,4 +164,117 @@ volumes:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* On which nodes a pod runs, and by which network. */}}
+{{- define "eviction-agent.placement" -}}
+{{- with .Values -}}
+{{- with .imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- if .hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The pod of a hook that asks the API server: `root` is the chart's context, `account` the service account, `args`
+are the container's arguments. */}}
+{{- define "eviction-agent.apiPod" -}}
+{{- with .root -}}
+serviceAccountName: {{ $.account }}
+automountServiceAccountToken: true
+restartPolicy: Never
+{{- include "eviction-agent.placement" . | trim | nindent 0 }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+containers:
+- name: {{ index $.args 0 }}
+  image: {{ include "eviction-agent.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+  {{- toYaml $.args | nindent 2 }}
+  {{- with .Values.extraEnv }}
+  env:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  resources:
+    requests: {cpu: 50m, memory: 64Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+{{- end }}
+{{- end }}
+
+{{- /* Metadata of an object of a hook: `root`, `name`, `namespace` unless it is of the cluster, `component`, `hook`, `weight`;
+`policy` if it is not deleted afterwards. */}}
+{{- define "eviction-agent.hookMetadata" -}}
+name: {{ .name }}
+{{- with .namespace }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- include "eviction-agent.metadataLabels" . | nindent 2 }}
+annotations:
+  helm.sh/hook: {{ .hook }}
+  helm.sh/hook-weight: {{ .weight | default "-1" | quote }}
+  helm.sh/hook-delete-policy: {{ .policy | default "before-hook-creation,hook-succeeded" }}
+{{- end }}
+
+{{- /* The account of a hook, which may read DaemonSets and pods of the namespace. Arguments as above. */}}
+{{- define "eviction-agent.hookAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "eviction-agent.hookMetadata" . | nindent 2 }}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  {{- include "eviction-agent.hookMetadata" . | nindent 2 }}
+rules:
+- apiGroups: [apps]
+  resources: [daemonsets]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "eviction-agent.hookMetadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ .name }}
+  namespace: {{ .namespace }}
 {{- end }}

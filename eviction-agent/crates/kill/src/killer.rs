@@ -19,6 +19,9 @@ use super::scoped_write::{ScopedWrite, UndoLog};
 use eviction_core::error::chain;
 use eviction_core::progress::{KillRejection, KillUpdate};
 
+/// The name of a log of what is to undo, up to the id of the node's root cgroup.
+pub const UNDO_LOG: &str = "holds-";
+
 /// What a killer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillMode {
@@ -120,7 +123,7 @@ impl Killer {
             KillMode::DryRun => (None, UndoLog::default()),
             KillMode::Kill => {
                 let lock = NodeLock::acquire(root)?;
-                let log = run_dir.join(format!("holds-{}", lock.id()));
+                let log = run_dir.join(format!("{UNDO_LOG}{}", lock.id()));
                 (Some(lock), open_log(&log))
             }
         };
@@ -250,6 +253,19 @@ impl Killer {
             _ => Ok(processes),
         }
     }
+}
+
+/// Undoes what the log at `path` says that a killed agent has left stopped. Returns the number of control files that were
+/// written back. Only for whoever has the node's lock.
+///
+/// # Errors
+/// If the log cannot be read, or something is left to undo: then the log stays.
+pub fn undo(path: &std::path::Path) -> std::io::Result<u32> {
+    let (log, released) = UndoLog::open(path)?;
+    if log.keeps() {
+        return Err(std::io::Error::other("what it lists cannot all be undone"));
+    }
+    Ok(released)
 }
 
 fn open_log(path: &std::path::Path) -> UndoLog {

@@ -20,6 +20,6 @@ mod thread;
 
 pub use cgroup_scope::CgroupDirs;
 pub use job::KillTarget;
-pub use killer::{FrozenPod, KillMode, Killer, KillerConfig, StartError};
+pub use killer::{FrozenPod, KillMode, Killer, KillerConfig, StartError, UNDO_LOG, undo};
 pub use mrelease::MreleaseResult;
 pub use node_lock::{LockError, LockHolder, NodeLock};

@@ -16,8 +16,9 @@ use eviction_core::progress::KillUpdate;
 use eviction_core::units::GoDuration;
 use eviction_kube::events::EventSink;
 use eviction_kube::{
-    Access, Clean, Client, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName, NodePatcher,
-    NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, list_nodes,
+    Access, Clean, Client, DaemonSetName, EvictionRequest, Evictor, EvictorConfig, KubeSession, NodeName,
+    NodePatcher, NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, list_nodes,
+    wait_ready,
 };
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
@@ -266,6 +267,27 @@ pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<
     }
 }
 
+/// Waits until the pods of a DaemonSet are ready, `within` at most. Returns their number.
+///
+/// # Errors
+/// Which pods are not ready, on which nodes and why; or what keeps the API server from being asked.
+pub fn await_daemon_set(
+    kubeconfig: Option<&Path>,
+    daemon_set: &DaemonSetName,
+    within: Duration,
+) -> Result<u64, Failure> {
+    let client = connect(kubeconfig, Observer::default())?;
+    Ok(run_once(wait_ready(&client, daemon_set, within))??)
+}
+
+/// Runs this on a runtime of its own.
+fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = crate::daemon::start_runtime()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(result)
+}
+
 /// Options of `cleanup`.
 #[derive(Clone, Debug)]
 pub struct CleanOptions {
@@ -290,8 +312,7 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
         NodeName::parse(Some(name))?;
     }
     let client = connect(kubeconfig.as_deref(), Observer::default())?;
-    let runtime = crate::daemon::start_runtime()?;
-    let cleaned: Result<_, Failure> = runtime.block_on(async {
+    run_once(async {
         let names = match nodes {
             Some(names) => names.clone(),
             None => list_nodes(&client).await?,
@@ -303,7 +324,5 @@ pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
             cleaned.push((name, result.map_err(Failure::from)));
         }
         Ok(cleaned)
-    });
-    runtime.shutdown_background();
-    cleaned
+    })?
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::SUFFIXES;
+
 /// A longer one is none of ours.
 const LONGEST: u64 = 4 << 20;
 
@@ -62,7 +64,7 @@ impl StateFile {
 
     /// Leaves what is there to people, under another name. One that was set aside before goes.
     pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
-        let aside = self.with_suffix(".set-aside");
+        let aside = self.with_suffix(SUFFIXES[1]);
         fs::rename(&self.path, &aside)?;
         Ok(aside)
     }
@@ -71,7 +73,7 @@ impl StateFile {
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        let new = self.with_suffix(".new");
+        let new = self.with_suffix(SUFFIXES[0]);
         let written = write_new(&new, bytes).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 fs::create_dir_all(folder)?;

@@ -40,7 +40,10 @@ pub(crate) use file::StateFile;
 pub(crate) use writer::{DurableRevision, StateWriter};
 
 /// The file in a state directory.
-const STATE_FILE: &str = "state.json";
+pub(crate) const STATE_FILE: &str = "state.json";
+
+/// What follows the name of a file that is being written, and of one that is of no use.
+pub(crate) const SUFFIXES: [&str; 2] = [".new", ".set-aside"];
 
 /// By which the file is known.
 const KIND: &str = "eviction-agent-state";

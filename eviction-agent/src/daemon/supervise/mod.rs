@@ -32,6 +32,7 @@ use crate::telemetry::exporter::TelemetryExporter;
 use crate::telemetry::http::Health;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryEvent;
+pub(crate) use start::SOCKET;
 
 /// A SIGTERM ends the agent within a second; the control loop gets most of it.
 const STOP_TIMEOUT: Duration = Duration::from_millis(800);

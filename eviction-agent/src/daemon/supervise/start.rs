@@ -41,7 +41,7 @@ use crate::telemetry::recording::recorder::{self, Recording, RecordingQueue, Rep
 use crate::telemetry::recording::writer::Limits;
 
 /// Name of the socket in the state directory.
-const SOCKET: &str = "agent.sock";
+pub(crate) const SOCKET: &str = "agent.sock";
 
 /// Events of the main thread that wait for the exporter, which takes them at once.
 const OWN_EVENTS: usize = 64;

@@ -58,6 +58,11 @@ impl UndoLog {
         Ok((log, released))
     }
 
+    /// Whether something is left to undo.
+    pub(crate) fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
     /// Something is left that could not be let go on.
     pub(super) fn keep(&self) {
         self.keeps.store(true, Ordering::Relaxed);
@@ -66,7 +71,7 @@ impl UndoLog {
     /// Empties the log, unless something is left in it that is still to be let go on. Only while
     /// nothing is held.
     pub(crate) fn clear(&self) {
-        if self.keeps.load(Ordering::Relaxed) {
+        if self.keeps() {
             return;
         }
         if let Some(file) = &self.file
