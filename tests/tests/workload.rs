@@ -56,7 +56,8 @@ fn grow(kind: &str, extra: &[&str]) -> (Record, u64, u64) {
 fn assert_grown(kind: &str, extra: &[&str]) {
     let (record, charged, _) = grow(kind, &[&["--size", "32M"], extra].concat());
     assert_eq!(record.stamps.len() as u64, 32 * MIB / STEP, "{kind}");
-    assert_eq!(record.last().unwrap().bytes, 32 * MIB, "{kind}");
+    // Of several threads the last to stamp need not be the one that counted last.
+    assert_eq!(record.bytes_at(u64::MAX), 32 * MIB, "{kind}");
     assert!(record.go.unwrap() <= record.stamps[0].ns, "{kind}");
     assert!(record.done.is_some(), "{kind}");
     // Page tables and the process's own come on top, a charge not yet flushed may be missing.

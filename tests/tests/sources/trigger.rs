@@ -20,11 +20,12 @@ fn folder(group: &Group) -> Option<PathBuf> {
     group.dir(Hierarchy::Unified).filter(|folder| folder.join("memory.pressure").exists())
 }
 
-/// Reads a file again and again that does not fit, so that each page is waited for.
+/// Reads a file again and again that does not quite fit. The kernel counts the waits only for pages that it removed
+/// a moment ago (`workingset_refault`): not those of a file many times as large as the limit.
 fn thrash(group: &Group) -> Workload {
     group.limit_memory(24 * MIB).unwrap();
     let folder = tests::folder::on_disk().unwrap();
-    let arguments = ["cache", "--size", "256M", "--again", "--dir", folder.to_str().unwrap()];
+    let arguments = ["cache", "--size", "32M", "--again", "--dir", folder.to_str().unwrap()];
     Workload::start(workload(), group, arguments).unwrap()
 }
 
