@@ -60,6 +60,22 @@ impl Platform {
         command.arg(program);
         command
     }
+
+    /// What programs of this platform are built with.
+    pub(crate) fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Amd64 => &[Need::Bpf, Need::Musl],
+            Self::Arm64 => &[Need::Bpf, Need::Musl, Need::Arm64],
+        }
+    }
+
+    /// The program that removes symbols from programs of this platform.
+    pub(crate) fn strip(self) -> &'static str {
+        match self {
+            Self::Amd64 => "strip",
+            Self::Arm64 => "aarch64-linux-gnu-strip",
+        }
+    }
 }
 
 /// The profile that is shipped.
@@ -87,8 +103,7 @@ pub(crate) fn agent(release: bool) -> Result<PathBuf> {
 
 /// The same for a platform.
 pub(crate) fn agent_for(platform: Platform, release: bool) -> Result<PathBuf> {
-    let cross = (platform == Platform::Arm64).then_some(Need::Arm64);
-    let tools = setup::ensure(&[&[Need::Bpf, Need::Musl], cross.as_slice()].concat())?;
+    let tools = setup::ensure(platform.needs())?;
     let target = platform.target();
     let mut cargo = shell::cargo();
     cargo.args(["build", "--package", "eviction-agent", "--bin", "eviction-agent"]);
@@ -113,15 +128,15 @@ pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory.join("debug"))
 }
 
-/// Builds the programs of these packages as static files, optimised like the agent as it is shipped,
+/// Builds the programs of these packages for a platform as static files, optimised like the agent as it is shipped,
 /// and says in which folder they are.
-pub(crate) fn static_programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
+pub(crate) fn static_programs(packages: &[&str], platform: Platform, tools: &Tools) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--release", "--bins", "--target", TARGET]);
+    cargo.args(["build", "--release", "--bins", "--target", platform.target()]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
-    Ok(Metadata::read()?.target_directory.join(TARGET).join("release"))
+    Ok(Metadata::read()?.target_directory.join(platform.target()).join("release"))
 }
 
 /// Whether a program runs without a dynamic loader.

@@ -9,7 +9,7 @@ use object::Object as _;
 use crate::build::{self, Platform};
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
-use crate::{packages, plugin, sbom};
+use crate::{image, packages, plugin, sbom};
 
 /// The most that the binary may weigh. It has 15.3 MiB on amd64 and 12.8 MiB on arm64, most of it code of crates (kube,
 /// ring, ratatui).
@@ -35,10 +35,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         std::fs::remove_dir_all(&dist).with_context(|| format!("empty {}", dist.display()))?;
     }
     std::fs::create_dir_all(&dist).with_context(|| format!("create {}", dist.display()))?;
-    let mut names = Vec::new();
+    let (mut names, mut agents) = (Vec::new(), Vec::new());
     for &platform in &args.platform {
-        names.extend(agent(platform, &dist)?);
+        let binary = build::agent_for(platform, true)?;
+        names.extend(agent(&binary, platform, &dist)?);
+        agents.push((platform, binary));
     }
+    image::pack(&agents, &dist.join(image::ARCHIVE))?;
+    names.push(image::ARCHIVE.to_owned());
     for licence in LICENCES {
         let name = licence.rsplit('/').next().unwrap_or(licence);
         copy(&shell::root().join(licence), &dist.join(name))?;
@@ -55,19 +59,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The binary for a platform, its SBOM and its packages; says their names.
-fn agent(platform: Platform, dist: &Path) -> Result<Vec<String>> {
-    let binary = build::agent_for(platform, true)?;
-    let bytes = std::fs::read(&binary).with_context(|| format!("read {}", binary.display()))?;
+fn agent(binary: &Path, platform: Platform, dist: &Path) -> Result<Vec<String>> {
+    let bytes = std::fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     check(&bytes).with_context(|| format!("check {}", binary.display()))?;
     if platform != Platform::HOST {
-        emulated(&build::agent_for(Platform::HOST, true)?, &binary, platform)?;
+        emulated(&build::agent_for(Platform::HOST, true)?, binary, platform)?;
     }
     let name = format!("eviction-agent-linux-{}", platform.arch());
-    copy(&binary, &dist.join(&name))?;
+    copy(binary, &dist.join(&name))?;
     let bill = format!("{name}.cdx.json");
     std::fs::write(dist.join(&bill), sbom::of(&bytes, platform)?).with_context(|| format!("write {bill}"))?;
-    let packages = packages::pack(&binary, platform, dist)?;
-    packages::check(&binary, platform, dist, &packages)?;
+    let packages = packages::pack(binary, platform, dist)?;
+    packages::check(binary, platform, dist, &packages)?;
     eprintln!("{name}: {}, static", build::mib(bytes.len() as u64));
     Ok([vec![name, bill], packages].concat())
 }

@@ -5,7 +5,7 @@
 //! The archive is an image layout (image-spec v1.1, image-layout.md) in a tar file.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -33,6 +33,8 @@ pub(crate) struct Args {
 /// As deploy/manifests/40-daemonset.yaml names it, and as containerd knows that name.
 const NAME: &str = "docker.io/library/eviction-agent";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The archive's name.
+pub(crate) const ARCHIVE: &str = concat!("eviction-agent-", env!("CARGO_PKG_VERSION"), ".oci.tar");
 /// The one file that is run.
 const ENTRYPOINT: &str = "/eviction-agent";
 
@@ -46,15 +48,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             built.collect::<Result<_>>()?
         }
     };
-    let path = pack(&agents, output.clone())?;
+    let path = match output {
+        Some(path) => path.clone(),
+        None => {
+            let folder = Metadata::read()?.target_directory.join("image");
+            std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+            folder.join(ARCHIVE)
+        }
+    };
+    pack(&agents, &path)?;
     let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
     println!("{} ({}, sha256:{})", path.display(), build::mib(bytes.len() as u64), sha256(&bytes));
     println!("{NAME}:{VERSION}");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packs these agents, with an SBOM each, and says where the archive is.
-pub(crate) fn pack(agents: &[(Platform, PathBuf)], output: Option<PathBuf>) -> Result<PathBuf> {
+/// Packs these agents, with an SBOM each, into an archive.
+pub(crate) fn pack(agents: &[(Platform, PathBuf)], archive: &Path) -> Result<()> {
     let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("read {}", path.display()));
     let mut images = Vec::new();
     for (platform, agent) in agents {
@@ -68,17 +78,8 @@ pub(crate) fn pack(agents: &[(Platform, PathBuf)], output: Option<PathBuf>) -> R
         }
         images.push(Image { platform: *platform, files, bill });
     }
-    let archive = archive(&images)?;
-    let path = match output {
-        Some(path) => path,
-        None => {
-            let folder = Metadata::read()?.target_directory.join("image");
-            std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-            folder.join(format!("eviction-agent-{VERSION}.oci.tar"))
-        }
-    };
-    std::fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
-    Ok(path)
+    let bytes = pack_images(&images)?;
+    std::fs::write(archive, bytes).with_context(|| format!("write {}", archive.display()))
 }
 
 /// What the image of a platform has.
@@ -99,7 +100,7 @@ struct File {
 
 /// The archive of these images: an index of them by platform has the name, and each SBOM refers to its image
 /// (image-spec v1.1, manifest.md, `subject`).
-fn archive(images: &[Image]) -> Result<Vec<u8>> {
+fn pack_images(images: &[Image]) -> Result<Vec<u8>> {
     let mut blobs = Vec::new();
     let (mut manifests, mut referrers) = (Vec::new(), Vec::new());
     for Image { platform, files, bill } in images {
@@ -261,8 +262,9 @@ mod tests {
             std::fs::write(&agent, text).unwrap();
             (platform, agent)
         });
-        let packed = pack(&agents, Some(folder.path().join("image.tar"))).unwrap();
-        let files = unpacked(&std::fs::read(packed).unwrap());
+        let archive = folder.path().join("image.tar");
+        pack(&agents, &archive).unwrap();
+        let files = unpacked(&std::fs::read(archive).unwrap());
         assert_eq!(json(&files, "oci-layout")["imageLayoutVersion"], "1.0.0");
         let layout = json(&files, "index.json");
         let named = &layout["manifests"][0];
@@ -303,16 +305,17 @@ mod tests {
             let files = vec![File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![byte; 1000] }];
             [Image { platform: Platform::Amd64, files, bill: b"{}".to_vec() }]
         };
-        let first = archive(&images(7)).unwrap();
+        let first = pack_images(&images(7)).unwrap();
         // Times are in whole seconds.
         std::thread::sleep(std::time::Duration::from_millis(1100));
-        assert_eq!(archive(&images(7)).unwrap(), first);
-        assert_ne!(archive(&images(8)).unwrap(), first);
+        assert_eq!(pack_images(&images(7)).unwrap(), first);
+        assert_ne!(pack_images(&images(8)).unwrap(), first);
     }
 
     #[test]
     fn what_is_not_there_is_named() {
-        let error = pack(&[(Platform::Amd64, "/nowhere/agent".into())], None).unwrap_err();
+        let error =
+            pack(&[(Platform::Amd64, "/nowhere/agent".into())], Path::new("/nowhere/image")).unwrap_err();
         assert_eq!(error.to_string(), "read /nowhere/agent");
     }
 }

@@ -53,6 +53,8 @@ pub(crate) enum Need {
     Fuzz,
     /// QEMU, and what a guest is packed with.
     Guests,
+    /// QEMU for a guest of arm64.
+    Arm64Guests,
     /// The programs that are measured beside the agent.
     Rivals,
     /// Programs that grow, to be ended.
@@ -195,6 +197,7 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Deny => deny(machine, &mut tools),
             Need::Fuzz => fuzz(machine, &mut tools),
             Need::Guests => installed(machine, &GUESTS),
+            Need::Arm64Guests => installed(machine, &ARM64_GUESTS),
             Need::Rivals => installed(machine, &LANGUAGES)
                 .or_else(|| unpacked(machine, "rivals", &RIVALS, &mut tools.rivals)),
             Need::Stressors => installed(machine, &STRESSORS),
@@ -351,6 +354,8 @@ const GUESTS: [(&str, &str); 4] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("strip", "binutils"),
 ];
+
+const ARM64_GUESTS: [(&str, &str); 1] = [("qemu-system-aarch64", "qemu-system-arm")];
 
 /// The compiler's headers are in a package of their own.
 const ARM64: [(&str, &str); 2] = [

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
+use crate::build::Platform;
 use crate::chart;
 use crate::e2e::kubernetes;
 use crate::setup::{self, Need, Tools};
@@ -256,8 +257,8 @@ const GUEST: &str = "guest";
 
 /// Builds integration tests of the package `tests` as static files, and hands back a copy of each
 /// that has the name of its target.
-pub(crate) fn static_tests(names: &[&str], tools: &Tools) -> Result<Vec<PathBuf>> {
-    let for_guests = ["--target", crate::build::TARGET, "--profile", GUEST];
+pub(crate) fn static_tests(names: &[&str], platform: Platform, tools: &Tools) -> Result<Vec<PathBuf>> {
+    let for_guests = ["--target", platform.target(), "--profile", GUEST];
     let targets: Vec<&str> = names.iter().flat_map(|&name| ["--test", name]).chain(for_guests).collect();
     let built = build(&["tests"], &targets, tools)?;
     let copy = |test: TestProgram| {

@@ -124,7 +124,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// The image of an agent for this machine, unoptimised.
 fn pack_image(logs: &Path) -> Result<PathBuf> {
     let agent = (Platform::Amd64, build::agent(false)?);
-    image::pack(&[agent], Some(logs.join("image.oci.tar")))
+    let archive = logs.join("image.oci.tar");
+    image::pack(&[agent], &archive)?;
+    Ok(archive)
 }
 
 #[derive(Default)]

@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result};
 
 use super::Machine;
 use super::init::{END, MARK};
+use crate::build::Platform;
+use crate::shell;
 
 /// Emulated, a guest takes some minutes; a busy host takes longer.
 const PATIENCE: Duration = Duration::from_secs(3 * 60 * 60);
@@ -41,7 +43,8 @@ impl Guest<'_> {
     /// Runs it to its end. All it says goes to `log`, where it can be followed; what the host has to
     /// say, too: why it ended before its last word.
     pub(super) fn run(&self, log: &mut File) -> Result<()> {
-        let mut running = Running(self.command().spawn().context("run qemu-system-x86_64")?);
+        let mut command = self.command();
+        let mut running = Running(command.spawn().with_context(|| format!("run {}", shell::show(&command)))?);
         let output = running.0.stdout.take().context("the guest's output")?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -79,17 +82,24 @@ impl Guest<'_> {
     }
 
     fn command(&self) -> Command {
-        let append = self.machine.append;
-        let accelerator = if self.thread_each { "tcg,thread=multi" } else { "tcg,thread=single" };
-        // A task that is ended by a signal drops nothing, and the guest would go on for hours.
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
+        let Machine { append, platform, .. } = self.machine;
+        let (console, machine): (_, &[&str]) = match platform {
             // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by
             // byte, and on a page that had code in it, at some bytes a second: the guest must not clear
             // its pages by that. Five levels of page tables, and what watches the kernel's own access, are work
             // for each access and each system call.
-            .args(["-accel", accelerator, "-cpu", "max,-cx16,-erms,-fsrm,-la57,-smap,-smep,-pku"])
+            Platform::Amd64 => ("ttyS0", &["-cpu", "max,-cx16,-erms,-fsrm,-la57,-smap,-smep,-pku"]),
+            // Without pointer authentication, which is slow when emulated.
+            Platform::Arm64 => ("ttyAMA0", &["-machine", "virt", "-cpu", "cortex-a72"]),
+        };
+        let accelerator = if self.thread_each { "tcg,thread=multi" } else { "tcg,thread=single" };
+        // A task that is ended by a signal drops nothing, and the guest would go on for hours.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(format!("qemu-system-{}", platform.rpm_arch()))
+            .args(["-accel", accelerator])
+            .args(machine)
             .args(["-m", "1280", "-smp", "2"])
             .args(["-nographic", "-no-reboot", "-nic", "none"])
             .arg("-kernel")
@@ -101,7 +111,7 @@ impl Guest<'_> {
             .args(["-device", "nvme,drive=disk,serial=disk"])
             .arg("-append")
             // An emulated CPU speculates on nothing: guards against that make everything a quarter slower.
-            .arg(format!("console=ttyS0 quiet loglevel=1 psi=1 panic=-1 mitigations=off {append}"))
+            .arg(format!("console={console} quiet loglevel=1 psi=1 panic=-1 mitigations=off {append}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 
 use super::programs::{Kind, Program};
 use super::{Cgroups, Machine};
+use crate::build::Platform;
 use crate::shell;
 
 /// How sections of the guest's output begin; the name follows.
@@ -56,8 +57,8 @@ impl Drop for Stock {
 const FOLDER: &str = "eviction-vm-";
 
 impl Stock {
-    /// Takes in these programs, stripped.
-    pub(super) fn new(programs: &[PathBuf]) -> Result<Self> {
+    /// Takes in these programs of a platform, stripped.
+    pub(super) fn new(programs: &[PathBuf], platform: Platform) -> Result<Self> {
         sweep();
         let stock = Self { folder: std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id())) };
         let disk = stock.folder.join("programs");
@@ -65,7 +66,7 @@ impl Stock {
         for program in programs {
             let copied = disk.join(program.file_name().context("the name of a program")?);
             copy(program, &copied)?;
-            shell::read(Command::new("strip").arg(&copied))?;
+            shell::read(Command::new(platform.strip()).arg(&copied))?;
         }
         Ok(stock)
     }
@@ -77,13 +78,18 @@ impl Stock {
         files.iter().try_for_each(|file| copy(file, &folder.join(file.file_name().unwrap_or_default())))
     }
 
-    /// The RAM disk of a guest that runs these programs.
-    pub(super) fn ramdisk(&self, machine: &Machine, programs: &[&Program]) -> Result<PathBuf> {
+    /// The RAM disk of a guest that runs these programs and has this busybox.
+    pub(super) fn ramdisk(
+        &self,
+        machine: &Machine,
+        programs: &[&Program],
+        busybox: &Path,
+    ) -> Result<PathBuf> {
         let root = self.folder.join(format!("root-{}", machine.name));
         for name in ["bin", "proc", "sys", "dev", "tmp", "run", "disk"] {
             make(&root.join(name))?;
         }
-        copy(Path::new("/bin/busybox"), &root.join("bin/busybox"))?;
+        copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
         let init = root.join("init");
         fs::write(&init, script(machine.cgroups, programs))

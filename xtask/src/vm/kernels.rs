@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::build::Platform;
 use crate::shell;
 
 /// A kernel that can be booted.
@@ -18,10 +19,11 @@ pub(super) struct Kernel {
     pub(super) image: PathBuf,
 }
 
-/// Where kernels are kept.
+/// Where kernels of a platform are kept.
 #[derive(Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
+    platform: Platform,
 }
 
 /// The suites that have 5.10, 6.1, 6.12 and 7.2; security updates of the oldest are apart.
@@ -45,12 +47,34 @@ impl Drop for Unpacked {
 }
 
 impl Cache {
-    pub(super) fn open() -> Result<Self> {
+    pub(super) fn open(platform: Platform) -> Result<Self> {
         let home = std::env::home_dir().context("vm: no home folder: set HOME")?;
         let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from);
-        let folder = base.join("eviction-agent/vm");
+        let folder = match platform {
+            Platform::HOST => base.join("eviction-agent/vm"),
+            _ => base.join(format!("eviction-agent/vm-{}", platform.arch())),
+        };
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        Ok(Self { folder })
+        Ok(Self { folder, platform })
+    }
+
+    /// A static busybox: this machine's, or Debian's for another platform.
+    pub(super) fn busybox(&self) -> Result<PathBuf> {
+        if self.platform == Platform::HOST {
+            return Ok(PathBuf::from("/bin/busybox"));
+        }
+        let kept = self.folder.join("busybox");
+        if !kept.exists() {
+            let tree = self.extract("busybox-static/bookworm")?;
+            // Older packages have it in /bin. Whole or not at all.
+            let found = ["usr/bin/busybox", "bin/busybox"].map(|path| tree.path().join(path));
+            let found =
+                found.iter().find(|path| path.exists()).context("vm: busybox-static has no busybox")?;
+            let half = kept.with_extension("half");
+            fs::copy(found, &half).with_context(|| format!("copy {}", found.display()))?;
+            fs::rename(&half, &kept).with_context(|| format!("rename to {}", kept.display()))?;
+        }
+        Ok(kept)
     }
 
     /// The newest kernel of that series, fetched if it is not here.
@@ -113,7 +137,8 @@ impl Cache {
         self.update()?;
         // From 7.2 on the image is in a package of its own.
         for kind in ["linux-binary", "linux-image"] {
-            let pattern = format!("^{kind}-{}[.0-9].*-cloud-amd64$", series.replace('.', "[.]"));
+            let (escaped, arch) = (series.replace('.', "[.]"), self.platform.arch());
+            let pattern = format!("^{kind}-{escaped}[.0-9].*-cloud-{arch}$");
             let found = shell::read(self.apt("apt-cache").args(["search", "--names-only", &pattern]))?;
             if let Some(newest) = newest(&found, series) {
                 return Ok(newest);
@@ -155,6 +180,8 @@ impl Cache {
             ("Dir::State::status", PathBuf::from("/var/lib/dpkg/status")),
             ("Dir::Cache", apt.join("cache")),
             ("APT::Sandbox::User", PathBuf::from("root")),
+            ("APT::Architecture", PathBuf::from(self.platform.arch())),
+            ("APT::Architectures", PathBuf::from(self.platform.arch())),
         ] {
             command.arg("-o").arg(format!("{key}={}", value.display()));
         }

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
-use crate::build;
+use crate::build::{self, Platform};
 use crate::setup::{self, Need, Tools};
 use crate::shell::Metadata;
 use guest::Guest;
@@ -47,6 +47,7 @@ enum Cgroups {
 struct Machine {
     /// By which it is asked for.
     name: &'static str,
+    platform: Platform,
     /// Of the kernel, as Debian's packages begin.
     series: &'static str,
     cgroups: Cgroups,
@@ -56,21 +57,28 @@ struct Machine {
     short: bool,
 }
 
+impl Machine {
+    const fn new(name: &'static str, series: &'static str, cgroups: Cgroups) -> Self {
+        Self { name, platform: Platform::Amd64, series, cgroups, append: "", short: false }
+    }
+
+    /// Whether it runs the programs of `--short` alone, unless others are named.
+    fn is_short(&self) -> bool {
+        // The others are built of the same source, and take hours under emulation.
+        self.platform != Platform::HOST
+    }
+}
+
 const MACHINES: &[Machine] = &[
-    Machine { name: "5.10", series: "5.10", cgroups: Cgroups::V2, append: "", short: false },
-    Machine { name: "5.10-v1", series: "5.10", cgroups: Cgroups::V1, append: "", short: false },
-    Machine { name: "6.1", series: "6.1", cgroups: Cgroups::V2, append: "", short: false },
-    Machine { name: "6.1-v1", series: "6.1", cgroups: Cgroups::V1, append: "", short: false },
-    Machine { name: "6.12", series: "6.12", cgroups: Cgroups::V2, append: "", short: true },
-    Machine { name: "7.2", series: "7.2", cgroups: Cgroups::V2, append: "", short: false },
+    Machine::new("5.10", "5.10", Cgroups::V2),
+    Machine::new("5.10-v1", "5.10", Cgroups::V1),
+    Machine::new("6.1", "6.1", Cgroups::V2),
+    Machine::new("6.1-v1", "6.1", Cgroups::V1),
+    Machine { short: true, ..Machine::new("6.12", "6.12", Cgroups::V2) },
+    Machine::new("7.2", "7.2", Cgroups::V2),
     // BPF may read no kernel memory there: the fallbacks carry everything.
-    Machine {
-        name: "7.2-lockdown",
-        series: "7.2",
-        cgroups: Cgroups::V2,
-        append: "lockdown=confidentiality",
-        short: false,
-    },
+    Machine { append: "lockdown=confidentiality", ..Machine::new("7.2-lockdown", "7.2", Cgroups::V2) },
+    Machine { platform: Platform::Arm64, ..Machine::new("6.12-arm64", "6.12", Cgroups::V2) },
 ];
 
 /// Arguments of the task.
@@ -99,7 +107,7 @@ pub(crate) struct Args {
     /// Put the tables of all kernels, each as it was last run on this machine, into docs/reference/kernel-matrix.md
     #[arg(long)]
     write: bool,
-    /// 5.10, 5.10-v1, 6.1, 6.1-v1, 6.12, 7.2, 7.2-lockdown; all without any
+    /// 5.10, 5.10-v1, 6.1, 6.1-v1, 6.12, 7.2, 7.2-lockdown, 6.12-arm64; all without any
     #[arg(value_name = "KERNEL")]
     kernels: Vec<String>,
 }
@@ -134,25 +142,50 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 type All = Vec<(&'static Machine, Told)>;
 
 fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
+    let asked = programs::choose(&args.only)?;
+    let mut all = Vec::new();
+    for platform in [Platform::Amd64, Platform::Arm64] {
+        let machines: Vec<_> =
+            chosen.iter().copied().filter(|machine| machine.platform == platform).collect();
+        if !machines.is_empty() {
+            all.extend(run_platform(args, platform, &machines, &asked)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Runs the guests of a platform, which share what is built and fetched.
+fn run_platform(
+    args: &Args,
+    platform: Platform,
+    machines: &[&'static Machine],
+    asked: &[&'static Program],
+) -> Result<All> {
     let Args { json: _, short, verbose, thread_each, only, last: _, write: _, kernels: _ } = args;
-    let asked = programs::choose(only)?;
-    let tools = setup::ensure(&[Need::Bpf, Need::Musl, Need::Guests])?;
-    let stock = Stock::new(&build(&asked, &tools)?)?;
-    let cache = Cache::open()?;
+    let chosen = |machine: &Machine, program: &Program| {
+        program.is_for(machine.cgroups, (*short || machine.is_short()) && only.is_empty())
+    };
+    let some = |program: &&Program| machines.iter().any(|machine| chosen(machine, program));
+    let asked: Vec<_> = asked.iter().copied().filter(some).collect();
+    let guests = if platform == Platform::HOST { Need::Guests } else { Need::Arm64Guests };
+    let tools = setup::ensure(&[platform.needs(), &[Need::Guests, guests]].concat())?;
+    let stock = Stock::new(&build(&asked, platform, &tools)?, platform)?;
+    let cache = Cache::open(platform)?;
     if asked.iter().any(|program| program.needs_earlyoom) {
+        ensure!(platform == Platform::HOST, "vm: programs beside earlyoom are for linux/amd64 alone");
         peers::add_earlyoom(&stock, &cache)?;
     }
     let mut all = Vec::new();
-    for &machine in chosen {
-        let fits = |program: &&&Program| program.is_for(machine.cgroups, *short && only.is_empty());
-        let programs: Vec<_> = asked.iter().filter(fits).copied().collect();
+    for &machine in machines {
+        let programs: Vec<_> = asked.iter().copied().filter(|program| chosen(machine, program)).collect();
         eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
         let Kernel { version, image } = cache.kernel(machine.series)?;
         let path = log_of(machine, !only.is_empty())?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
-        let (ramdisk, disk) = (stock.ramdisk(machine, &programs)?, stock.disk()?);
+        let busybox = cache.busybox()?;
+        let (ramdisk, disk) = (stock.ramdisk(machine, &programs, &busybox)?, stock.disk()?);
         let (verbose, thread_each) = (*verbose, *thread_each);
         Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
@@ -193,9 +226,9 @@ fn log_of(machine: &Machine, only_some: bool) -> Result<PathBuf> {
 }
 
 /// Builds the agent, the programs that others start, and those that are asked for.
-fn build(asked: &[&Program], tools: &Tools) -> Result<Vec<PathBuf>> {
+fn build(asked: &[&Program], platform: Platform, tools: &Tools) -> Result<Vec<PathBuf>> {
     const BESIDE: [&str; 6] = ["eviction-agent", "workload", "unprivileged", "stepper", "storm", "bench_oom"];
-    let folder = build::static_programs(&["eviction-agent", "tests"], tools)?;
+    let folder = build::static_programs(&["eviction-agent", "tests"], platform, tools)?;
     let of =
         |kind: Kind| asked.iter().filter(move |program| program.kind == kind).map(|program| program.target);
     let names: BTreeSet<&str> = of(Kind::Stories).chain(BESIDE).collect();
@@ -203,7 +236,7 @@ fn build(asked: &[&Program], tools: &Tools) -> Result<Vec<PathBuf>> {
     let tests: BTreeSet<&str> = of(Kind::Tests).collect();
     if !tests.is_empty() {
         // The disk has them by the names of their targets, without the build's hash.
-        files.extend(crate::test::static_tests(&tests.into_iter().collect::<Vec<_>>(), tools)?);
+        files.extend(crate::test::static_tests(&tests.into_iter().collect::<Vec<_>>(), platform, tools)?);
     }
     Ok(files)
 }
