@@ -116,6 +116,19 @@ fn check_and_config_take_the_configuration_of_the_agent() {
 }
 
 #[test]
+fn the_end_of_a_recording_is_copied_and_shown() {
+    for (arguments, expected) in [
+        (&["record", "w", "snapshot", "/r", "-"][..], "<record><snapshot></r><->"),
+        (&["report", "w", "/r", "--last", "1h"], "<report></r><--last><1h>"),
+    ] {
+        let kubectl = Kubectl::answering(Some(POD), None);
+        kubectl.plugin(arguments);
+        let asked = kubectl.asked();
+        assert!(asked[1].ends_with(&format!("</eviction-agent>{expected}")), "{asked:?}");
+    }
+}
+
+#[test]
 fn a_node_without_an_agent_is_reported() {
     let no_node = Kubectl::answering(Some(""), Some(""));
     let refused =
@@ -157,7 +170,7 @@ fn a_pod_that_cannot_answer_is_reported() {
 
 #[test]
 fn wrong_usage_asks_nothing() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&[], "VERB and NODE are needed"),
         (&["top"], "VERB and NODE are needed"),
         (&["top", "--context"], "--context needs a value"),
@@ -166,6 +179,10 @@ fn wrong_usage_asks_nothing() {
         (&["top", "Worker"], "\"Worker\" is not the name of a node"),
         (&["top", ""], "VERB and NODE are needed"),
         (&["run", "w"], "\"run\" would start a second agent beside the one on the node"),
+        (
+            &["record", "w", "/var/lib/recordings"],
+            "\"record\" would start a second agent beside the one on the node; see \"recorder\" in its configuration",
+        ),
     ];
     for (arguments, error) in cases {
         let kubectl = Kubectl::answering(Some(POD), None);

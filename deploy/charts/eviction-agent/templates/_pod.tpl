@@ -245,7 +245,8 @@ annotations:
   helm.sh/hook-delete-policy: {{ .policy | default "before-hook-creation,hook-succeeded" }}
 {{- end }}
 
-{{- /* The account of a hook, which may read DaemonSets and pods of the namespace. Arguments as above. */}}
+{{- /* The account of a hook, which may read DaemonSets and pods of the namespace, and has the rules by which OpenShift
+admits its pods. Arguments as above. */}}
 {{- define "eviction-agent.hookAccount" -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -264,6 +265,9 @@ rules:
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]
+{{- with .root.Values.rbac.extraRules }}
+{{ toYaml . }}
+{{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
