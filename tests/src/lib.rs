@@ -32,6 +32,7 @@ mod skip;
 pub mod stamps;
 pub mod storm;
 pub mod story;
+pub mod terminal;
 pub mod workload;
 pub mod world;
 

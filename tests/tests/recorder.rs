@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
 use tests::cgroup::pod_uid;
+use tests::file_system::{FileSystem, Kind, run as run_program};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
@@ -25,13 +26,19 @@ struct Scene {
     options: Options,
     interrupt: Interrupt,
     pods: u64,
+    directory: PathBuf,
 }
 
 impl Scene {
     fn new(label: &str, profile: &str) -> Option<Self> {
         let node = Node::new(label, MEMORY, 200).ok()?;
+        let directory = node.file("recording");
+        Some(Self::recording_in(&directory, node, profile))
+    }
+
+    fn recording_in(directory: &Path, node: Node, profile: &str) -> Self {
         let config = node.file("agent.yaml");
-        let recorder = json!({"directory": node.file("recording"), "minFreeDisk": "0"});
+        let recorder = json!({"directory": directory, "minFreeDisk": "0"});
         let text = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration",
             "profile": profile, "recorder": recorder,
@@ -46,7 +53,7 @@ impl Scene {
         let state = node.file("run").display().to_string();
         let options =
             Options { config: Some(config), more: vec!["--state-dir".to_owned(), state], ..options };
-        Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
+        Self { node, options, interrupt: Interrupt::default(), pods: 0, directory: directory.to_owned() }
     }
 
     fn add(&mut self, name: &str, size: &str) -> Workload {
@@ -70,8 +77,19 @@ impl Scene {
         self.node.write_pods().unwrap();
     }
 
-    fn recording(&self) -> std::path::PathBuf {
-        self.node.file("recording")
+    fn recording(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    /// Waits until the recorder writes, or until it does not.
+    fn wait_for_recorder(&self, agent: &Agent, is_up: bool) {
+        let what = if is_up { "the recorder writes" } else { "the recorder cannot write" };
+        let wanted = if is_up { 1.0 } else { 0.0 };
+        let found = || {
+            let up = agent.metrics()?.sum("eviction_agent_recorder_up", &[]);
+            Ok((up == wanted).then_some(()))
+        };
+        self.interrupt.until(what, GUARD, found).unwrap();
     }
 }
 
@@ -168,6 +186,60 @@ fn copied(recording: &Path, copy: &Path) {
     assert_eq!(run("export", copy, &["-o", "csv"]).stdout, run("export", recording, &["-o", "csv"]).stdout);
     assert_eq!(snapshot("-").stdout, fs::read(copy).unwrap());
     assert_eq!(snapshot("copy.txt").status.code(), Some(2));
+}
+
+/// Evicts while the recorder cannot write, and again when it can.
+fn evicts_without_a_recorder(file_system: &FileSystem, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
+    let Ok(node) = Node::new("recorder-disk", MEMORY, 200) else { skip!("no cgroups can be made here") };
+    let mut scene = Scene::recording_in(file_system.path(), node, "Kubelet");
+    let _bystander = scene.add("bystander", "60M");
+    let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
+    scene.wait_for_recorder(&agent, true);
+    break_it();
+    scene.evict_hog(&mut agent, "unrecorded");
+    scene.wait_for_recorder(&agent, false);
+    let errors = agent.metrics().unwrap().sum("eviction_agent_recorder_write_errors_total", &[]);
+    assert!(errors > 0.0, "{errors}");
+    mend_it();
+    scene.wait_for_recorder(&agent, true);
+    scene.evict_hog(&mut agent, "recorded");
+    assert!(agent.stop().unwrap().success());
+    assert!(verified(&scene.recording()) > 0);
+    let table = String::from_utf8(run("replay", &scene.recording(), &[]).stdout).unwrap();
+    assert!(table.contains("shop/recorded"), "{table}");
+}
+
+#[test]
+fn a_full_disk_stops_the_recorder_alone_until_there_is_room() {
+    let file_system = match FileSystem::new(Kind::Tmpfs, 4 * MIB, "eviction-recorder-") {
+        Ok(file_system) => file_system,
+        Err(error) => skip!("no file system can be mounted here: {error:#}"),
+    };
+    let filler = file_system.path().join("filler");
+    let fill = || {
+        let mut file = fs::File::create(&filler).unwrap();
+        let error = std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    };
+    evicts_without_a_recorder(&file_system, fill, || fs::remove_file(&filler).unwrap());
+}
+
+#[test]
+fn a_disk_that_became_read_only_stops_the_recorder_alone_until_another_is_mounted() {
+    let file_system = match FileSystem::new(Kind::Ext4, 32 * MIB, "eviction-recorder-") {
+        Ok(file_system) => file_system,
+        Err(error) => skip!("no file system can be mounted here: {error:#}"),
+    };
+    let point = file_system.path();
+    let mount = |arguments: &[&str]| run_program(Command::new("mount").args(arguments).arg(point)).unwrap();
+    // As after an error of the disk.
+    let abort = || {
+        mount(&["-o", "remount,abort"]);
+        assert!(fs::write(point.join("probe"), "x").is_err(), "it can still be written");
+    };
+    let replace = || mount(&["-t", "tmpfs", "tmpfs"]);
+    evicts_without_a_recorder(&file_system, abort, replace);
+    run_program(Command::new("umount").arg("--lazy").arg(point)).unwrap();
 }
 
 #[test]

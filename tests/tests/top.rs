@@ -10,15 +10,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
 use rustix::process::Signal;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{Termios, tcgetattr};
 use serde_json::json;
 use tests::agent::{self, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::process;
 use tests::skip;
+use tests::terminal::{Terminal, resize};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -34,25 +33,18 @@ struct Screen {
 
 impl Screen {
     fn start(node: &Node) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let terminal = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let before = tcgetattr(&terminal).unwrap();
-        resize(&terminal, 80, 24);
+        let terminal = Terminal::new(80, 24).unwrap();
+        let before = tcgetattr(&terminal.terminal).unwrap();
         let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
         let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
-        let stdio = || Stdio::from(terminal.try_clone().unwrap());
-        // Of util-linux: makes it the controlling terminal, whose size and end are told by signals.
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(&options.binary).args(["top", "--delay", "250ms", "--"]);
+        let mut command = terminal.command(&options.binary).unwrap();
+        command.args(["top", "--delay", "250ms", "--"]);
         command.arg("--kubelet-config").arg(&options.kubelet_config);
         command.arg("--pods-file").arg(options.pods.unwrap()).args(["--cgroup-root", &options.cgroup_root]);
         command.args(["--memory-capacity", &options.memory_capacity.to_string()]);
-        command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm").stdin(stdio()).stdout(stdio()).stderr(stdio());
         let child = command.spawn().unwrap();
-        Self { child, master: Some(master.into()), terminal, before, seen: String::new() }
+        let Terminal { master, terminal } = terminal;
+        Self { child, master: Some(master), terminal, before, seen: String::new() }
     }
 
     /// Reads what the terminal is told to show, for a moment.
@@ -114,11 +106,6 @@ fn plain(text: &str) -> String {
     parts.map(rest).filter(|it| !it.is_empty()).fold(begin, |all, it| format!("{} {}", all.trim_end(), it))
 }
 
-fn resize(terminal: &OwnedFd, columns: u16, rows: u16) {
-    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(terminal, size).unwrap();
-}
-
 fn node(label: &str) -> Option<Node> {
     let mut node = Node::new(label, 256 * MIB, 400).ok()?;
     node.add(PodSpec::new("shop", "cart", &["main"], 8)).unwrap();
@@ -132,9 +119,9 @@ fn without_an_agent_the_node_is_sampled_until_a_key_ends_it() {
     screen.wait_for("shop/cart");
     screen.press("?");
     screen.wait_for("help");
-    resize(&screen.terminal, 40, 10);
+    resize(&screen.terminal, 40, 10).unwrap();
     screen.wait_for("top needs 60x12, this is 40x10");
-    resize(&screen.terminal, 160, 50);
+    resize(&screen.terminal, 160, 50).unwrap();
     screen.press("1");
     screen.wait_for("FORECAST");
     screen.press("q");

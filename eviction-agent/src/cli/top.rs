@@ -86,7 +86,7 @@ fn sort(name: &str) -> Result<Sort, String> {
 /// Runs the verb until a key or a signal ends it.
 pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let is_once = args.once || !std::io::stdout().is_terminal();
-    let screen = Screen::new(args.sort, !is_utf8());
+    let screen = Screen::new(args.sort, !is_utf8(|name| std::env::var(name).ok()));
     if let Some(file) = &args.file {
         let (source, screen) = recording(file, args.at, screen)?;
         return show(args, source, screen, is_once, out);
@@ -279,11 +279,11 @@ fn once(screen: &Screen, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By the first of the variables that say so.
-fn is_utf8() -> bool {
+/// By the first of the variables that say so (locale(7)).
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+        .find_map(|name| variable(name).filter(|value| !value.is_empty()));
     set.is_some_and(|locale| locale.to_uppercase().replace('-', "").contains("UTF8"))
 }
 
@@ -309,4 +309,20 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
         std::process::exit(1);
     });
     Ok(is_stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_utf8;
+
+    #[test]
+    fn the_first_variable_that_is_set_names_the_encoding() {
+        let is_utf8 = |set: &[(&str, &str)]| {
+            is_utf8(|name| set.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert!(is_utf8(&[("LANG", "en_US.UTF-8")]) && is_utf8(&[("LC_CTYPE", "C.utf8")]));
+        assert!(is_utf8(&[("LC_ALL", ""), ("LANG", "de_DE.UTF-8")]));
+        assert!(!is_utf8(&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")]));
+        assert!(!is_utf8(&[("LC_CTYPE", "de_DE.ISO-8859-1")]) && !is_utf8(&[]));
+    }
 }

@@ -23,13 +23,17 @@ const AVAILABLE: [u64; 8] = [900, 500, 350, 200, 90, 206, 400, 800];
 
 /// An engine that decides and is recorded, in two segments.
 fn record(directory: &Path) {
+    record_run(directory, "test");
+}
+
+fn record_run(directory: &Path, boot: &str) {
     let limits = Limits {
         directory: directory.to_owned(),
         max_size: 1 << 30,
         max_age: Duration::from_secs(3600),
         min_free: 0,
     };
-    let header = Header { run: "test".to_owned(), ..Header::default() };
+    let header = Header { run: boot.to_owned(), boot_id: boot.to_owned(), ..Header::default() };
     let mut writer = Writer::open(limits, header).unwrap();
     let policy = policy(vec![hard(MemoryAvailable, "100")]);
     let mut engine = Engine::new(policy.clone());
@@ -105,6 +109,21 @@ fn a_recording_is_decided_again_as_it_was() {
     let verified = verify(recorded().path()).unwrap();
     assert_eq!(verified.same, 1, "{verified:?}");
     assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
+}
+
+#[test]
+fn after_a_boot_the_engine_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    // The clock of the second boot begins where that of the first did.
+    record_run(folder.path(), "first boot");
+    record_run(folder.path(), "second boot");
+    let verified = verify(folder.path()).unwrap();
+    assert_eq!((verified.same, verified.lost), (2, 0), "{verified:?}");
+    assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
+    let comparison = compare(folder.path(), &Changes::default()).unwrap();
+    let all: Vec<_> = comparison.rows.iter().map(|row| (&row.recorded[..], row.projected)).collect();
+    let evicted = ["default/pod-a".to_owned()];
+    assert_eq!(all, [(&evicted[..], false), (&evicted[..], false)]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod links;
 mod metrics;
 mod pipes;
 mod promtool;
+mod screen;
 mod words;
 
 use std::path::{Path, PathBuf};

@@ -242,6 +242,48 @@ fn complete_segments_are_compressed_and_read_the_same() {
     assert_eq!(items, read(&plain).0.iter().map(shown).collect::<Vec<_>>());
 }
 
+/// The items of a compressed segment with these bytes, and how they end.
+fn read_compressed(folder: &Path, bytes: &[u8]) -> (Vec<String>, Option<FormatError>) {
+    let file = folder.join("damaged.rec.zst");
+    fs::write(&file, bytes).unwrap();
+    let mut items = Vec::new();
+    let mut segment = match Segment::open(&file) {
+        Ok(segment) => segment,
+        Err(error) => return (items, Some(error)),
+    };
+    loop {
+        match segment.next_item() {
+            Ok(Some(item)) => items.push(shown(&item)),
+            Ok(None) => return (items, None),
+            Err(error) => return (items, Some(error)),
+        }
+    }
+}
+
+#[test]
+fn a_compressed_segment_that_is_cut_off_or_damaged_is_read_up_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), &samples());
+    let mut writer = open(folder.path());
+    while writer.compress().unwrap() {}
+    let whole = fs::read(&find(folder.path()).unwrap()[0]).unwrap();
+    let (expected, error) = read_compressed(folder.path(), &whole);
+    assert!(error.is_none() && expected.len() == 4 + 5, "{error:?} {expected:?}");
+    for length in 0..whole.len() {
+        let (items, error) = read_compressed(folder.path(), &whole[..length]);
+        assert!(items == expected[..items.len()], "{length}: {items:?}");
+        assert!(error.is_some(), "{length}");
+    }
+    for bit in 0..8 * whole.len() {
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let (items, error) = read_compressed(folder.path(), &flipped);
+        assert!(items == expected[..items.len()], "{bit}: {items:?}");
+        // A header of zstd has bits that change nothing.
+        assert!(error.is_some() || items.len() == expected.len(), "{bit}");
+    }
+}
+
 #[test]
 fn the_oldest_segments_are_removed() {
     let folder = tempfile::tempdir().unwrap();
