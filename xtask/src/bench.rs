@@ -39,6 +39,8 @@ enum Bench {
     KernelKill(node::Node),
     /// Growth of stress-ng beyond the threshold and after SIGTERM, beside earlyoom
     Hogs(node::Node),
+    /// What a recorder and ten screens cost the agent
+    Top(node::Node),
     /// Cost while nothing happens, beside earlyoom, nohang and node-exporter
     Idle(node::Node),
     /// Crossing of a disk's threshold to the decision, beside polls, and what watching disks costs
@@ -60,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::KernelKill(args) => node::run("kernel-kill", args, Companions::Others),
         Bench::Hogs(args) => node::run("hogs", args, Companions::Stressors),
         Bench::Idle(args) => node::run("idle", args, Companions::Others),
+        Bench::Top(args) => node::run("top", args, Companions::Nothing),
         Bench::Disk(args) => node::run("disk", args, Companions::Nothing),
         Bench::Skeleton(args) => node::run("skeleton", args, Companions::Nothing),
         Bench::Api(args) => node::run("api", args, Companions::Kubernetes),

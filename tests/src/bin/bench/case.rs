@@ -6,6 +6,8 @@ use ::tests::growth::{Growth, Pages};
 use ::tests::node::MIB;
 use ::tests::stamps::Record;
 
+use crate::observer::Observer;
+
 /// What grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hog {
@@ -131,6 +133,7 @@ pub(crate) struct Case {
     pub(crate) cache_full: bool,
     /// The kernel may carry out a standing verdict.
     pub(crate) kernel_kill: bool,
+    pub(crate) observer: Observer,
     /// Pods of the node.
     pub(crate) pods: usize,
     /// The working set that the node must not pass.
@@ -151,7 +154,8 @@ impl Case {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
         let (cache_full, kernel_kill, pods) = (false, false, super::lab::FEW);
         let (line, room) = (LINE, 64 * MIB);
-        Self { load, hog, rate, cache_full, kernel_kill, pods, line, room, n }
+        let observer = Observer::Nobody;
+        Self { load, hog, rate, cache_full, kernel_kill, observer, pods, line, room, n }
     }
 
     /// As rows have it.
@@ -170,7 +174,7 @@ impl Case {
         if self.kernel_kill {
             name.push_str(", reflex");
         }
-        name
+        name + self.observer.suffix()
     }
 
     /// What must stay available; as much again lies between the end of the growth and the bound.

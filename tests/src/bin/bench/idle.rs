@@ -13,6 +13,7 @@ use tests::process::Process;
 use tests::workload::Workload;
 
 use crate::cost::Watched;
+use crate::observer::{Observer, Screen};
 use crate::rival::{self, Rival};
 use crate::stage::Stage;
 
@@ -32,17 +33,19 @@ const PIECE: Duration = Duration::from_secs(10);
 const SCRAPE: Duration = Duration::from_secs(15);
 
 /// So many seconds of calm; with `beside` the others watch the machine at the same time.
-pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<Row>> {
+pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool, observer: Observer) -> Result<Vec<Row>> {
     let mut node = Node::new("bench", BOUND, PIDS)?;
     let _processes = populate(stage, &mut node)?;
     let containers = MOST_PODS * CONTAINERS.len();
-    let case = format!("{containers} containers");
+    let case = format!("{containers} containers{}", observer.suffix());
     stage.tell(&format!("calm agent, {case}, {seconds} s"));
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
     let mut options = stage.options(&node, &kubelet)?;
     options.memory_capacity = MEMORY;
     options.action = "none";
+    observer.prepare(&node, &mut options)?;
     let mut agent = Agent::start(&options, &stage.interrupt)?;
+    let mut screens = observer.start(&node, &options)?;
     let others = if beside { Others::start(stage)? } else { Others::default() };
     stage.interrupt.sleep(SETTLE)?;
 
@@ -65,6 +68,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool) -> Result<Vec<R
     }
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
+    screens.iter_mut().try_for_each(Screen::check)?;
     agent.stop()?;
 
     let [rss, cpu, wakeups] = ours.rows(&case);

@@ -15,6 +15,7 @@ mod idle;
 mod kernel_kill;
 mod lab;
 mod load;
+mod observer;
 mod ours;
 mod overhead;
 mod plain;
@@ -24,6 +25,7 @@ mod rival;
 mod runs;
 mod stage;
 mod table;
+mod top;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +37,7 @@ use tests::interrupt;
 use tests::node::MIB;
 
 use crate::case::{Case, Hog};
+use crate::observer::Observer;
 use crate::stage::Stage;
 
 #[derive(Debug, Parser)]
@@ -115,6 +118,15 @@ enum Bench {
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         seconds: u64,
     },
+    /// What a recorder and ten screens cost the agent
+    Top {
+        /// Crossings of each case
+        #[arg(long, default_value_t = 50)]
+        runs: usize,
+        /// How long the calm agent is watched
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        seconds: u64,
+    },
     /// Reaction, idle cost and size in short
     Skeleton {
         /// Crossings by fresh pages
@@ -148,6 +160,7 @@ fn run(args: &Args) -> Result<()> {
         Bench::KernelKill { .. } => "reflex",
         Bench::Idle { .. } => "idle",
         Bench::Disk { .. } => "disk",
+        Bench::Top { .. } => "top",
         Bench::Skeleton { .. } => "skeleton",
         Bench::Api(_) => "api",
         Bench::Hogs { .. } => "hogs",
@@ -162,10 +175,11 @@ fn run(args: &Args) -> Result<()> {
         Bench::Hogs { runs } => hogs::run(&mut stage, *runs)?,
         Bench::Idle { seconds, alone } => {
             stage.begin(None)?;
-            let rows = idle::measure(&stage, *seconds, !alone)?;
+            let rows = idle::measure(&stage, *seconds, !alone, Observer::Nobody)?;
             stage.keep(rows)?;
         }
         Bench::Disk { runs, pairs, seconds } => disk::run(&mut stage, *runs, *pairs, *seconds)?,
+        Bench::Top { runs, seconds } => top::run(&mut stage, *runs, *seconds)?,
         Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
         Bench::Api(counts) => api::run(&mut stage, counts)?,
         Bench::Inside(_) | Bench::BesideEarlyoom(_) => {}
@@ -187,7 +201,7 @@ fn skeleton(stage: &mut Stage, crossings: usize, runs: usize, calm: u64) -> Resu
         let rows = reaction::ours(stage, case)?;
         stage.keep(rows)?;
     }
-    let rows = idle::measure(stage, calm, false)?;
+    let rows = idle::measure(stage, calm, false, Observer::Nobody)?;
     stage.keep(rows)?;
     let size = size(&stage.agent)?;
     stage.keep([size])

@@ -8,12 +8,14 @@ use tests::node::{MIB, Node};
 
 use crate::case::Case;
 use crate::lab::{Decided, Hog, Lab, Watcher};
+use crate::observer::Screen;
 use crate::stage::Stage;
 
 /// A running agent that kills.
 #[derive(Debug)]
 pub(crate) struct Ours {
     agent: Agent,
+    screens: Vec<Screen>,
     interrupt: Interrupt,
     /// Decisions before the run at hand.
     decisions: usize,
@@ -28,8 +30,11 @@ impl Ours {
         if case.kernel_kill {
             options.config = Some(with_kernel_kill(node)?);
         }
+        case.observer.prepare(node, &mut options)?;
         let agent = Agent::start(&options, &stage.interrupt)?;
-        Ok(Self { agent, interrupt: stage.interrupt.clone(), decisions: 0, victim: String::new() })
+        let screens = case.observer.start(node, &options)?;
+        let (interrupt, victim) = (stage.interrupt.clone(), String::new());
+        Ok(Self { agent, screens, interrupt, decisions: 0, victim })
     }
 
     /// The backend that a source uses.
@@ -37,7 +42,8 @@ impl Ours {
         self.agent.backend(source).map(|(backend, _)| backend)
     }
 
-    pub(crate) fn stop(self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.screens.iter_mut().try_for_each(Screen::check)?;
         self.agent.stop().map(drop)
     }
 }

@@ -1,0 +1,93 @@
+//! Who looks at the agent while it is measured: nobody, its own recorder, or ten screens.
+
+use std::process::Child;
+
+use ::tests::agent::Options;
+use ::tests::node::Node;
+use ::tests::terminal::Terminal;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+const SCREENS: usize = 10;
+
+/// Who looks at the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Observer {
+    Nobody,
+    /// `recorder` of the AgentConfiguration.
+    Recorder,
+    /// Ten `top`, each on a terminal of its own.
+    Screens,
+}
+
+impl Observer {
+    pub(crate) const ALL: [Self; 3] = [Self::Nobody, Self::Recorder, Self::Screens];
+
+    /// What is added to the name of a case.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Nobody => "",
+            Self::Recorder => ", recording",
+            Self::Screens => ", ten top",
+        }
+    }
+
+    /// Prepares the agent for it.
+    pub(crate) fn prepare(self, node: &Node, options: &mut Options) -> Result<()> {
+        match self {
+            Self::Nobody => {}
+            Self::Recorder => {
+                let file = node.file("recorder.yaml");
+                let config = json!({
+                    "apiVersion": "eviction-agent.io/v1alpha1",
+                    "kind": "AgentConfiguration",
+                    "recorder": {"directory": node.file("recordings")},
+                });
+                std::fs::write(&file, config.to_string())
+                    .with_context(|| format!("write {}", file.display()))?;
+                options.config = Some(file);
+            }
+            Self::Screens => options.more.extend(["--socket".to_owned(), socket(node)]),
+        }
+        Ok(())
+    }
+
+    /// Starts what looks at a running agent.
+    pub(crate) fn start(self, node: &Node, options: &Options) -> Result<Vec<Screen>> {
+        let screens = if self == Self::Screens { SCREENS } else { 0 };
+        (0..screens).map(|_| Screen::start(options, &socket(node))).collect()
+    }
+}
+
+fn socket(node: &Node) -> String {
+    node.file("agent.sock").display().to_string()
+}
+
+/// A `top` whose terminal is read.
+#[derive(Debug)]
+pub(crate) struct Screen(Child);
+
+impl Screen {
+    fn start(options: &Options, socket: &str) -> Result<Self> {
+        let terminal = Terminal::new(160, 50).context("open a terminal")?;
+        let mut command = terminal.command(&options.binary)?;
+        let child = command.args(["top", "--socket", socket]).spawn().context("start top")?;
+        let Terminal { mut master, terminal: _ } = terminal;
+        // Ends when `top` does.
+        std::thread::spawn(move || std::io::copy(&mut master, &mut std::io::sink()));
+        Ok(Self(child))
+    }
+
+    /// It looked to the end.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        ensure!(self.0.try_wait()?.is_none(), "a screen ended before the agent");
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

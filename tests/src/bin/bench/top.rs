@@ -1,0 +1,39 @@
+//! What a recorder and ten screens cost the agent: its latency, and its time and memory while nothing happens.
+
+use anyhow::Result;
+use tests::bench::row::Row;
+
+use crate::case::Case;
+use crate::idle;
+use crate::observer::Observer;
+use crate::reaction;
+use crate::stage::Stage;
+
+pub(crate) fn run(stage: &mut Stage, n: usize, seconds: u64) -> Result<()> {
+    let backend = reaction::backend(stage)?;
+    stage.begin(Some(backend))?;
+    let mut alone: Vec<Row> = Vec::new();
+    for observer in Observer::ALL {
+        let case = Case { observer, pods: idle::MOST_PODS, ..Case::new(n) };
+        if !stage.wants(&case.name()) {
+            continue;
+        }
+        let mut rows = reaction::ours(stage, case)?;
+        rows.extend(idle::measure(stage, seconds, false, observer)?);
+        if observer == Observer::Nobody {
+            alone.clone_from(&rows);
+        }
+        stage.keep(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// Says how many times as much it is as without anybody, by the medians.
+fn compare(row: Row, alone: &[Row]) -> Row {
+    let same = alone.iter().find(|it| it.metric == row.metric);
+    let ratio = same.and_then(|it| Some(row.percentile(50)? / it.percentile(50)?));
+    match ratio.filter(|ratio| ratio.is_finite()) {
+        Some(ratio) => row.with("against", "alone").with("ratio", (ratio * 100.0).round() / 100.0),
+        None => row,
+    }
+}
