@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
-use tests::file_system::{FileSystem, Kind};
+use tests::file_system::{FileSystem, Kind, run};
 use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
 use tests::process::{signal, wait_until};
@@ -158,5 +159,49 @@ fn an_agent_that_can_write_no_state_evicts_all_the_same() {
     let before = syncs();
     wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();
     assert!(stays.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
+
+/// Who makes a snapshot of a disk freezes it: every write to it waits, those of the agent's state too.
+#[test]
+fn a_frozen_disk_delays_no_decision() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let pod = node.add(PodSpec::new("shop", "hog", &["main"], 8)).unwrap();
+    let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi", "memory.available": "128Mi"}});
+    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
+    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let freeze = |how| run(Command::new("fsfreeze").arg(how).arg(disk.path()));
+    if let Err(error) = freeze("--freeze") {
+        tests::skip!("{error:#}");
+    }
+    let group = &node.pods[pod].containers[0].group;
+    let arguments = ["grow", "--size", "320M", "--rate", "0"];
+    let hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments);
+    let decision = hog.and_then(|mut hog| {
+        hog.go()?;
+        agent.wait_for("a decision", GUARD, is_decision)
+    });
+    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+    let end = agent.wait_for("its end", GUARD, is_end);
+    freeze("--unfreeze").unwrap();
+    assert_eq!(decision.unwrap().pod(), "shop/hog");
+    end.unwrap();
+    agent.stop().unwrap();
+}
+
+/// ext4 becomes read-only after an error.
+#[test]
+fn on_a_disk_that_became_read_only_the_right_pod_goes() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
+    for (pod, mib) in [(hog, 128), (modest, 4)] {
+        fs::write(volume(&disk, &node, pod).join("file"), vec![0x5a; mib << 20]).unwrap();
+    }
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path())).unwrap();
+    let kubelet = json!({"evictionHard": {"nodefs.available": "256Mi"}});
+    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
+    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
 }

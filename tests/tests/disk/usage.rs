@@ -2,10 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use eviction_node::fs::{DiskUsage, WalkBudget, read_disk_usage};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tests::file_system::{Kind, run};
 
 use crate::mount;
@@ -115,4 +118,61 @@ fn an_unmount_succeeds_soon() {
         unmounted
     });
     assert!(unmounted);
+}
+
+/// The agent may lack the right to read every directory: what it does not see makes the rest a lower bound.
+#[test]
+fn a_directory_that_must_not_be_read_makes_a_lower_bound() {
+    let mounted = mount!(Kind::Ext4);
+    let volume = mounted.path().join("volume");
+    let private = volume.join("private");
+    fs::create_dir_all(&private).unwrap();
+    fs::write(volume.join("seen"), vec![1; 1 << 20]).unwrap();
+    fs::write(private.join("unseen"), vec![1; 1 << 20]).unwrap();
+    std::os::unix::fs::chown(&private, Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+    let all = usage(mounted.path(), "volume");
+    assert!(!all.is_lower_bound && all.bytes > 2 << 20, "{all:?}");
+    // Capabilities are those of a thread.
+    let part = std::thread::scope(|scope| {
+        let unprivileged = scope.spawn(|| {
+            let mut held = capabilities(None).unwrap();
+            held.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+            set_capabilities(None, held).unwrap();
+            usage(mounted.path(), "volume")
+        });
+        unprivileged.join().unwrap()
+    });
+    assert!(part.is_lower_bound && part.bytes > 1 << 20 && part.bytes < 2 << 20, "{part:?}");
+}
+
+/// A pod may put a symbolic link in the place of a directory while it is read: nothing outside is counted for it.
+#[test]
+fn a_directory_that_becomes_a_link_leads_nowhere_else() {
+    let mounted = mount!(Kind::Ext4);
+    let (volume, outside) = (mounted.path().join("volume"), mounted.path().join("outside"));
+    let (inner, link) = (volume.join("a/b"), volume.join("link"));
+    fs::create_dir_all(&inner).unwrap();
+    fs::create_dir_all(outside.join("b")).unwrap();
+    fs::write(outside.join("b/large"), vec![1; 32 << 20]).unwrap();
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let most = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (directory, link) = (volume.join("a"), &link);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                renameat_with(CWD, &directory, CWD, link, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let most = (0..2000).map(|_| {
+            // The place itself may be the link at that moment, which is refused.
+            let (base, path) = (File::open(mounted.path()).unwrap(), Path::new("volume/a/b"));
+            let below = read_disk_usage(base.as_fd(), path, &mut PLENTY.clone());
+            below.map_or(0, |it| it.bytes).max(usage(mounted.path(), "volume").bytes)
+        });
+        let most = most.max();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        most
+    });
+    assert!(most.unwrap() < 1 << 20, "{most:?}");
 }
