@@ -137,11 +137,11 @@ impl CgroupMemory {
         now.is_some() && now == before
     }
 
-    /// Works out what it has, from its text and the sum of the cgroups right below it. Where all of
-    /// them were read since `round_ns`, its own part is held against the usages, which are exact: it is
-    /// not below zero, nor more than what it uses beyond them. That finds out a text that was old when
-    /// it was read first.
-    pub(super) fn combine(&mut self, below: &ChildrenSum, round_ns: u64) {
+    /// Works out what it has, from its text and the sum of the cgroups right below it. Where all usages
+    /// are of now, its own part is held against them, as they are exact: it is not below zero, nor more
+    /// than what it uses beyond those below, and what can have changed there without a charge. That
+    /// finds out a text that was old when it was read first, or of a moment between two reads.
+    pub(super) fn combine(&mut self, below: &ChildrenSum, are_usages_current: bool) {
         let (is_new, others) = (std::mem::take(&mut self.is_new), self.counted != below.counted);
         self.counted = below.counted;
         if below.counted == 0 {
@@ -149,7 +149,7 @@ impl CgroupMemory {
             return;
         }
         let own_usage = self.usage.known().zip(below.usage).map(|(all, below)| all.saturating_sub(below));
-        let most = own_usage.filter(|_| below.oldest_ns >= round_ns).map(u64::cast_signed);
+        let own_usage = own_usage.filter(|_| are_usages_current);
         let values = std::array::from_fn(|place| {
             let text = self.text.values()[place];
             let (Reading::Known(says), Some(sum)) = (text, below.values[place]) else { return text };
@@ -157,8 +157,8 @@ impl CgroupMemory {
             if is_new[place] || others {
                 *own = says.cast_signed().saturating_sub(sum.cast_signed());
             }
-            if let Some(most) = most {
-                *own = (*own).clamp(0, most);
+            if let Some(usage) = own_usage {
+                *own = (*own).clamp(0, usage.saturating_add(below.not_read[place]).cast_signed());
             }
             Reading::Known(sum.saturating_add_signed(*own))
         });
@@ -187,16 +187,18 @@ pub(super) struct ChildrenSum {
     counted: usize,
     usage: Option<u64>,
     values: [Option<u64>; 3],
+    /// How much more of each there can be in those that were not read in this round.
+    not_read: [u64; 3],
     /// When the first of them, and of those below them, was read.
-    oldest_ns: u64,
+    pub(super) oldest_ns: u64,
 }
 
 impl ChildrenSum {
     pub(super) const NONE: Self =
-        Self { counted: 0, usage: Some(0), values: [Some(0); 3], oldest_ns: u64::MAX };
+        Self { counted: 0, usage: Some(0), values: [Some(0); 3], not_read: [0; 3], oldest_ns: u64::MAX };
 
     /// Adds a cgroup, with the sum of those below it.
-    pub(super) fn add(&mut self, child: &CgroupMemory, below: &Self) {
+    pub(super) fn add(&mut self, child: &CgroupMemory, below: &Self, round_ns: u64) {
         if child.gone {
             return;
         }
@@ -209,8 +211,14 @@ impl ChildrenSum {
         };
         self.counted += 1;
         add(&mut self.usage, child.usage);
-        for (sum, value) in self.values.iter_mut().zip(child.stat.values()) {
-            add(sum, value);
+        let usage = child.usage.known().unwrap_or(0);
+        for (place, value) in child.stat.values().into_iter().enumerate() {
+            add(&mut self.values[place], value);
+            let not_read = match child.stat_at_ns >= round_ns {
+                true => below.not_read[place],
+                false => usage.saturating_sub(value.known().unwrap_or(0)),
+            };
+            self.not_read[place] = self.not_read[place].saturating_add(not_read);
         }
     }
 }

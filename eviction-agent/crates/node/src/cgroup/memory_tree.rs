@@ -230,7 +230,7 @@ impl MemoryTree {
                 self.mark_up(index, 0);
             }
         }
-        self.read_marked(0, self.memory.len());
+        self.read_marked(0, self.memory.len(), true);
     }
 
     /// Marks a cgroup and those between it and `top`, `top` among them.
@@ -243,8 +243,8 @@ impl MemoryTree {
     }
 
     /// Begins a round of reads: the marked cgroups in this range, those below before those above, and
-    /// works out what each has.
-    fn read_marked(&mut self, from: usize, to: usize) {
+    /// works out what each has. `is_swept` says that all usages are those of a sweep just before.
+    fn read_marked(&mut self, from: usize, to: usize, is_swept: bool) {
         let round_ns = mono_ns();
         self.sums[from..to].fill(ChildrenSum::NONE);
         for index in (from..to).rev() {
@@ -252,9 +252,9 @@ impl MemoryTree {
                 self.read(index);
             }
             let (memory, below) = (&mut self.memory[index], self.sums[index]);
-            memory.combine(&below, round_ns);
+            memory.combine(&below, is_swept || below.oldest_ns >= round_ns);
             if let Some(parent) = self.tree.groups()[index].parent.filter(|parent| *parent >= from) {
-                self.sums[parent].add(memory, &below);
+                self.sums[parent].add(memory, &below, round_ns);
             }
         }
     }
@@ -289,7 +289,7 @@ impl MemoryTree {
             }
         }
         self.memory[target].marked = true;
-        self.read_marked(target, end);
+        self.read_marked(target, end, true);
     }
 
     /// Marks a cgroup and all below it, or of many those that can have changed.
@@ -304,7 +304,7 @@ impl MemoryTree {
     /// Reads a cgroup now, after those below it.
     pub(super) fn read_subtree(&mut self, index: usize) {
         self.mark_subtree(index);
-        self.read_marked(index, self.end(index));
+        self.read_marked(index, self.end(index), false);
     }
 
     /// Reads a cgroup now, after those below it, unless that was done since `since_ns`. Whether it was

@@ -67,6 +67,19 @@ fn a_first_text_that_is_old_is_found_out() {
 }
 
 #[test]
+fn a_text_of_a_moment_between_two_samples_is_found_out() {
+    let pod = Pod::new();
+    pod.write("", 510 * MIB, 0, 410 * MIB);
+    pod.write("idle", 10 * MIB, 0, 10 * MIB);
+    pod.write("leaf", 500 * MIB, 0, 400 * MIB);
+    let mut groups = pod.groups();
+    groups.read_in_turn(1);
+    pod.write("", 511 * MIB, 0, 360 * MIB);
+    pod.write("leaf", 501 * MIB, 0, 300 * MIB);
+    assert_eq!(sample(&mut groups), Some(201 * MIB), "nothing is left over, and the idle one has no more");
+}
+
+#[test]
 fn what_is_read_between_sweeps_hides_no_growth_below() {
     let pod = Pod::new();
     let write = |usage| ["", "pod", "pod/main"].map(|group| pod.write(group, usage, 0, 0));
