@@ -5,7 +5,7 @@
 //! what it used, and a pod that stays keeps what it used when it was evicted in the recording. A pod that
 //! would have grown on is so shown too small.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -178,7 +178,9 @@ struct Both<'a> {
     /// Evicted in the changed world alone, and when they have ended there.
     gone: BTreeMap<Box<str>, Timestamp>,
     /// Evicted in the recording alone, with what they used then.
-    kept: BTreeMap<Box<str>, (Arc<Pod>, Arc<Snapshot>)>,
+    kept: BTreeMap<Box<str>, (Arc<Pod>, Snapshot)>,
+    /// Pods of the recording that are not there in the changed world at all.
+    without: HashSet<Box<str>>,
     /// Every pod there was, by its name.
     seen: BTreeSet<String>,
     comparison: Comparison,
@@ -195,6 +197,7 @@ impl<'a> Both<'a> {
             usage: Arc::default(),
             gone: BTreeMap::new(),
             kept: BTreeMap::new(),
+            without: HashSet::new(),
             seen: BTreeSet::new(),
             comparison: Comparison::default(),
         }
@@ -214,6 +217,8 @@ impl<'a> Both<'a> {
             Item::Pods(at, pods) => {
                 self.pods.clone_from(pods);
                 self.seen.extend(pods.iter().map(|pod| name(pod)));
+                let without = pods.iter().filter(|pod| self.changes.without.contains(&name(pod)));
+                self.without = without.map(|pod| pod.uid.clone()).collect();
                 self.update_pods(*at);
             }
             Item::Usage(_, usage) => self.usage = Arc::clone(usage),
@@ -268,7 +273,7 @@ impl<'a> Both<'a> {
         for (pod, _) in &recorded {
             let is_elsewhere = uids(&what_if).contains(&pod.uid) || self.gone.contains_key(&pod.uid);
             if !is_elsewhere && !self.changes.without.contains(&name(pod)) {
-                self.kept.insert(pod.uid.clone(), (Arc::clone(pod), Arc::clone(&self.usage)));
+                self.kept.insert(pod.uid.clone(), (Arc::clone(pod), only(&pod.uid, &self.usage)));
             }
         }
         for (pod, grace_period_seconds) in what_if {
@@ -300,7 +305,7 @@ impl<'a> Both<'a> {
     /// The pods of the changed world.
     fn update_pods(&mut self, at: Timestamp) {
         let is_gone = |pod: &Pod| self.gone.get(&pod.uid).is_some_and(|end| *end <= at);
-        let here = |pod: &&Arc<Pod>| !is_gone(pod) && !self.changes.without.contains(&name(pod));
+        let here = |pod: &&Arc<Pod>| !is_gone(pod) && !self.without.contains(&pod.uid);
         let mut pods: Vec<_> = self.pods.iter().filter(here).map(|pod| self.changed_pod(pod)).collect();
         let kept = self.kept.values().map(|(pod, _)| pod);
         let is_missing = |pod: &&Arc<Pod>| !self.pods.iter().any(|other| other.uid == pod.uid);
@@ -327,42 +332,39 @@ impl<'a> Both<'a> {
         if changed == **pod { Arc::clone(pod) } else { Arc::new(changed) }
     }
 
-    /// The sample of the changed world: with the pods, so that they can be ranked.
+    /// The sample of the changed world: with the pods where they have to be ranked.
     fn changed(&self, sample: &Arc<Snapshot>) -> Arc<Snapshot> {
-        let needs_pods = self.what_if.as_ref().is_some_and(|engine| engine.needs_pods(&sample.node));
+        let Some(engine) = &self.what_if else { return Arc::clone(sample) };
         let is_same = self.gone.is_empty() && self.kept.is_empty() && self.changes.without.is_empty();
-        if is_same && (!sample.is_empty() || !needs_pods) {
+        if is_same && (!sample.is_empty() || !engine.needs_pods(&sample.node)) {
             return Arc::clone(sample);
         }
         let stats = if sample.is_empty() { &self.usage } else { sample };
-        let is_here = |uid: &str| {
-            let without =
-                self.pods.iter().any(|pod| *pod.uid == *uid && self.changes.without.contains(&name(pod)));
-            let engine = self.what_if.as_ref();
-            !without
-                && (!self.gone.contains_key(uid)
-                    || engine.is_some_and(|it| it.pods().index_of(uid).is_some()))
+        let is_here = |pod: &PodStats<'_>| {
+            let uid = pod.uid();
+            !self.without.contains(uid)
+                && (!self.gone.contains_key(uid) || engine.pods().index_of(uid).is_some())
         };
-        let mut builder = SnapshotBuilder::new();
-        let (mut freed, mut held) = (0, 0);
-        for pod in stats.pods() {
-            match is_here(pod.uid()) {
-                true => copy(pod, &mut builder),
-                false => freed += used(pod),
-            }
-        }
-        for (uid, (_, then)) in &self.kept {
-            if !stats.pods().any(|pod| pod.uid() == &**uid)
-                && let Some(pod) = then.pods().find(|pod| pod.uid() == &**uid)
-            {
-                copy(pod, &mut builder);
-                held += used(pod);
-            }
-        }
         let mut node = sample.node;
-        shift(&mut node, freed, held);
+        let kept = self.kept_beside(stats);
+        let freed = stats.pods().filter(|pod| !is_here(pod)).map(used).sum();
+        shift(&mut node, freed, kept.iter().copied().map(used).sum());
+        let mut builder = SnapshotBuilder::new();
+        if !sample.is_empty() || engine.needs_pods(&node) {
+            stats.pods().filter(is_here).chain(kept).for_each(|pod| copy(pod, &mut builder));
+        }
         builder.node(node);
         Arc::new(builder.finish())
+    }
+
+    /// What those used that were evicted in the recording alone and have ended there.
+    fn kept_beside(&self, stats: &Snapshot) -> Vec<PodStats<'_>> {
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        let measured: HashSet<&str> = stats.pods().map(PodStats::uid).collect();
+        let kept = self.kept.values().flat_map(|(_, then)| then.pods());
+        kept.filter(|pod| !measured.contains(pod.uid())).collect()
     }
 
     fn note(&mut self, is_recorded: bool, node: &NodeStats) {
@@ -419,6 +421,13 @@ fn copy(pod: PodStats<'_>, builder: &mut SnapshotBuilder) {
     for it in pod.volumes() {
         copy.volume(it.name(), it.values());
     }
+}
+
+/// What one of the pods used.
+fn only(uid: &str, usage: &Snapshot) -> Snapshot {
+    let mut builder = SnapshotBuilder::new();
+    usage.pods().filter(|pod| pod.uid() == uid).for_each(|pod| copy(pod, &mut builder));
+    builder.finish()
 }
 
 /// Memory that is free in this world, and memory that is not.

@@ -9,7 +9,7 @@ use eviction_core::condition::RaisedCondition;
 use eviction_core::input::{Event, Input};
 use eviction_core::pod::Pod;
 use eviction_core::reading::UnknownReason;
-use eviction_core::snapshot::Snapshot;
+use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod as ApiPod;
 use serde::de::DeserializeOwned;
@@ -62,6 +62,26 @@ pub struct Segment<R> {
     frames: Frames<R>,
     codec: Codec,
     pods: Vec<Arc<Pod>>,
+    samples: Samples,
+}
+
+/// The last samples: one that nobody has kept is written over, which saves allocations.
+#[derive(Default)]
+struct Samples([Arc<Snapshot>; 4]);
+
+impl Samples {
+    fn read(
+        &mut self,
+        codec: &mut Codec,
+        payload: &[u8],
+    ) -> Result<(Use, Timestamp, Arc<Snapshot>), &'static str> {
+        let place = self.0.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
+        let place = &mut self.0[place];
+        let old = Arc::get_mut(place).map(std::mem::take).unwrap_or_default();
+        let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
+        *place = Arc::new(sample);
+        Ok((usage, at, Arc::clone(place)))
+    }
 }
 
 impl Segment<Box<dyn Read>> {
@@ -89,7 +109,12 @@ impl<R: Read> Segment<R> {
     /// # Errors
     /// If it is no recording, or one of another version.
     pub fn read(source: R) -> Result<Self, FormatError> {
-        Ok(Self { frames: Frames::open(source)?, codec: Codec::default(), pods: Vec::new() })
+        Ok(Self {
+            frames: Frames::open(source)?,
+            codec: Codec::default(),
+            pods: Vec::new(),
+            samples: Samples::default(),
+        })
     }
 
     /// The next item; `None` at the end.
@@ -100,8 +125,8 @@ impl<R: Read> Segment<R> {
         loop {
             let at = self.frames.at;
             let Some((kind, payload)) = self.frames.next()? else { return Ok(None) };
-            let (codec, pods) = (&mut self.codec, &mut self.pods);
-            match item(kind, payload, codec, pods) {
+            let Self { codec, pods, samples, .. } = self;
+            match item(kind, payload, codec, pods, samples) {
                 Ok(None) => {}
                 Ok(Some(item)) => return Ok(Some(item)),
                 Err(why) => return Err(FormatError::Damaged { at, why }),
@@ -115,6 +140,7 @@ fn item(
     payload: &[u8],
     codec: &mut Codec,
     pods: &mut Vec<Arc<Pod>>,
+    samples: &mut Samples,
 ) -> Result<Option<Item>, String> {
     Ok(Some(match kind {
         Kind::Header => {
@@ -133,8 +159,7 @@ fn item(
             Item::Pods(frame.at, pods.clone())
         }
         Kind::Sample => {
-            let (usage, at, sample) = codec.read(payload)?;
-            let sample = Arc::new(sample);
+            let (usage, at, sample) = samples.read(codec, payload)?;
             match usage {
                 Use::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
                 Use::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),

@@ -26,7 +26,7 @@ use crate::telemetry::metrics::{Group, Metrics};
 /// Inputs that wait for the recorder.
 const INPUTS: usize = 512;
 /// Samples among them.
-const SAMPLES: usize = 64;
+const SAMPLES: usize = 32;
 
 /// Takes what the engine is told.
 #[derive(Debug)]

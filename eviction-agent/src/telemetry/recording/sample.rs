@@ -108,8 +108,12 @@ impl Codec {
         writer.finish();
     }
 
-    /// Reads a sample.
-    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(Use, Timestamp, Snapshot), &'static str> {
+    /// Reads a sample into a snapshot.
+    pub(super) fn read(
+        &mut self,
+        payload: &[u8],
+        mut builder: SnapshotBuilder,
+    ) -> Result<(Use, Timestamp, Snapshot), &'static str> {
         let (usage, rest) = payload.split_first().ok_or("an empty sample")?;
         let known = [Use::Sample, Use::Reclaimed, Use::Usage];
         let usage = known.into_iter().find(|it| *it as u8 == *usage).ok_or("an unknown kind of sample")?;
@@ -118,7 +122,6 @@ impl Codec {
         instant(&mut at, &mut reader);
         node_values(&mut node, at, &mut reader);
         let rest = reader.finish()?;
-        let mut builder = SnapshotBuilder::new();
         builder.node(node);
         match rest.split_first().ok_or("a sample is too short")? {
             (0, []) => {}
@@ -404,7 +407,22 @@ impl<'a> Reader<'a> {
 }
 
 impl Visit for Reader<'_> {
+    // Most numbers did not change.
+    #[inline]
     fn number(&mut self, number: &mut u64, _: bool) {
+        let Some(before) = self.before.get(self.place).filter(|_| self.unchanged > 0) else {
+            *number = self.next();
+            return;
+        };
+        *number = *before;
+        self.place += 1;
+        self.unchanged -= 1;
+    }
+}
+
+impl Reader<'_> {
+    #[cold]
+    fn next(&mut self) -> u64 {
         if self.place == self.before.len() {
             self.before.push(0);
         }
@@ -417,13 +435,12 @@ impl Visit for Reader<'_> {
                     let difference = unzigzag(u64::try_from(code >> 1).unwrap_or(0));
                     let difference = if code & 1 == 0 { difference.wrapping_mul(PAGE) } else { difference };
                     self.before[place] = self.before[place].wrapping_add(difference.cast_unsigned());
-                    *number = self.before[place];
-                    return;
+                    return self.before[place];
                 }
             }
             self.is_short |= self.unchanged == 0;
         }
         self.unchanged = self.unchanged.saturating_sub(1);
-        *number = self.before[place];
+        self.before[place]
     }
 }

@@ -28,8 +28,8 @@ use super::{Header, Key, Recorded};
 const SEGMENT: Duration = Duration::from_secs(3600);
 const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// Compressed at once.
-pub(super) const PIECE: usize = 256 << 10;
+/// Compressed at once: the encoder takes 16 times as much memory.
+pub(super) const PIECE: usize = 64 << 10;
 
 /// The extension of segments, and what compressed ones have behind it.
 pub(super) const PLAIN: &str = "rec";
@@ -361,7 +361,7 @@ impl Compression {
 
     /// Whether there is more. Each piece is a zstd frame of its own.
     fn step(&mut self) -> io::Result<bool> {
-        let mut piece = Vec::new();
+        let mut piece = Vec::with_capacity(PIECE);
         (&mut self.source).take(PIECE as u64).read_to_end(&mut piece)?;
         if !piece.is_empty() {
             self.out.write_all(&compress_to_vec(&*piece, CompressionLevel::Fastest))?;
