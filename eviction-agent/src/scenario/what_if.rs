@@ -346,12 +346,13 @@ impl<'a> Both<'a> {
                 && (!self.gone.contains_key(uid) || engine.pods().index_of(uid).is_some())
         };
         let mut node = sample.node;
+        let (here, gone): (Vec<_>, Vec<_>) = stats.pods().partition(is_here);
         let kept = self.kept_beside(stats);
-        let freed = stats.pods().filter(|pod| !is_here(pod)).map(used).sum();
-        shift(&mut node, freed, kept.iter().copied().map(used).sum());
+        let sum = |pods: &[PodStats<'_>]| pods.iter().copied().map(used).sum();
+        shift(&mut node, sum(&gone), sum(&kept));
         let mut builder = SnapshotBuilder::new();
         if !sample.is_empty() || engine.needs_pods(&node) {
-            stats.pods().filter(is_here).chain(kept).for_each(|pod| copy(pod, &mut builder));
+            here.into_iter().chain(kept).for_each(|pod| copy(pod, &mut builder));
         }
         builder.node(node);
         Arc::new(builder.finish())

@@ -7,6 +7,7 @@
 mod rig;
 
 mod configz;
+mod disk;
 mod exempt;
 mod hog;
 mod image;

@@ -4,6 +4,8 @@
 //! hold for that part as well (`allocatableMemory.available`): so the stories neither depend on what
 //! else the machine does, nor endanger it.
 
+use std::path::Path;
+
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options, binary};
@@ -31,6 +33,11 @@ pub(crate) struct World {
 
 /// Cluster and node, if this machine can be one, with that configuration of the kubelet.
 pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> {
+    node_on(options, config, None)
+}
+
+/// The same with the kubelet's root directory on a disk of its own.
+pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&Path>) -> Option<World> {
     let programs = match Programs::find() {
         Ok(programs) => programs,
         Err(why) => {
@@ -39,7 +46,7 @@ pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> 
         }
     };
     let mut cluster = rig::cluster(options)?;
-    let node = RealNode::start(&mut cluster, &programs, NODE, config).unwrap();
+    let node = RealNode::start(&mut cluster, &programs, NODE, config, disk).unwrap();
     Some(World { node, cluster, programs })
 }
 
@@ -99,9 +106,16 @@ impl World {
             pid_capacity: 32768,
             action: "evict",
             config: Some(config),
-            more: ["--kubeconfig", &kubeconfig.display().to_string(), "--node-name", NODE]
-                .map(str::to_owned)
-                .to_vec(),
+            more: [
+                ("--kubeconfig", kubeconfig),
+                ("--node-name", NODE.into()),
+                ("--kubelet-root-dir", self.node.kubelet_root()),
+                ("--pod-logs-dir", self.node.pod_logs()),
+                ("--imagefs", self.node.path().to_owned()),
+            ]
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value.display().to_string()])
+            .collect(),
         };
         Agent::start_recorded(&options, rig::interrupt()).unwrap()
     }

@@ -42,16 +42,28 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Starts one, with these fields of the kubelet's configuration, and waits until it is Ready.
+    /// Starts one, with these fields of the kubelet's configuration, and waits until it is Ready. The kubelet's
+    /// root directory is on `disk`, if there is one, and else with everything else on the machine's own.
     ///
     /// # Errors
     /// If this machine is a node already, or a program ends or does not come up.
-    pub fn start(cluster: &mut Cluster, programs: &Programs, name: &str, config: &Value) -> Result<Self> {
+    pub fn start(
+        cluster: &mut Cluster,
+        programs: &Programs,
+        name: &str,
+        config: &Value,
+        disk: Option<&Path>,
+    ) -> Result<Self> {
         Remains::clear_abandoned(Path::new(PARENT), PREFIX)?;
         let folder = Folder::below(Path::new(PARENT), PREFIX)?;
         let remains = Remains::of(folder.path())?;
         let [port] = free_ports()?;
         let settings = Settings::write(cluster, programs, folder.path(), name, port, config)?;
+        if let Some(disk) = disk {
+            let root = settings.kubelet_root();
+            std::fs::create_dir(&root).with_context(|| format!("make {}", root.display()))?;
+            run(Command::new("mount").args(["--bind", "--make-private"]).arg(disk).arg(root))?;
+        }
         let mut command = settings.containerd(&remains.runtime_group());
         let containerd = Program::start("containerd", &mut command, folder.path())?;
         let mut node = Self { kubelet: None, containerd, remains, settings, name: name.to_owned(), folder };
@@ -115,6 +127,16 @@ impl RealNode {
     /// Where a manifest makes a static pod.
     pub fn static_pods(&self) -> std::path::PathBuf {
         self.settings.static_pods()
+    }
+
+    /// The kubelet's root directory.
+    pub fn kubelet_root(&self) -> std::path::PathBuf {
+        self.settings.kubelet_root()
+    }
+
+    /// The directory of the pods' logs.
+    pub fn pod_logs(&self) -> std::path::PathBuf {
+        self.settings.pod_logs()
     }
 
     /// The folder with logs and settings.

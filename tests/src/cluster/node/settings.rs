@@ -60,6 +60,14 @@ impl Settings {
         self.folder.join("static")
     }
 
+    pub(super) fn kubelet_root(&self) -> PathBuf {
+        self.folder.join("kubelet")
+    }
+
+    pub(super) fn pod_logs(&self) -> PathBuf {
+        self.folder.join("pod-logs")
+    }
+
     fn kubelet_config(&self, cluster: &Cluster, fields: &Value) -> Result<Value> {
         let in_folder = |name: &str| self.folder.join(name).display().to_string();
         let mut config = json!({
@@ -79,7 +87,7 @@ impl Settings {
             "authorization": {"mode": "Webhook"},
             "containerRuntimeEndpoint": format!("unix://{}", in_folder("containerd.sock")),
             "staticPodPath": self.static_pods(),
-            "podLogsDir": in_folder("pod-logs"),
+            "podLogsDir": self.pod_logs(),
             "volumePluginDir": in_folder("volume-plugins"),
             // The machine's firewall is none of a test's business.
             "makeIPTablesUtilChains": false,
@@ -143,7 +151,7 @@ impl Settings {
         command
             .args(["--config=kubelet.json", "--kubeconfig=kubeconfig"])
             .arg(format!("--hostname-override={}", self.name))
-            .arg(format!("--root-dir={}", self.folder.join("kubelet").display()))
+            .arg(format!("--root-dir={}", self.kubelet_root().display()))
             .arg(format!("--cert-dir={}", self.folder.join("certificates").display()));
         command
     }
