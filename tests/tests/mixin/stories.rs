@@ -101,6 +101,8 @@ impl Story {
                 if server.now(&measured)?.is_some() {
                     break;
                 }
+                // Prometheus scrapes the agent of the first try for seconds after its target is removed.
+                self.wait(server, "absent(up{NODE})")?;
                 span = self.play_once(server)?;
             }
         }
