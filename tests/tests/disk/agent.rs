@@ -1,15 +1,19 @@
 //! The agent as it is shipped, on a node whose nodefs is a file system of its own.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
 use tests::file_system::{FileSystem, Kind, run};
+use tests::folder::Folder;
 use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
 use tests::process::{signal, wait_until};
@@ -186,6 +190,56 @@ fn a_frozen_disk_delays_no_decision() {
     freeze("--unfreeze").unwrap();
     assert_eq!(decision.unwrap().pod(), "shop/hog");
     end.unwrap();
+    agent.stop().unwrap();
+}
+
+/// A FUSE file system whose server never answers: whoever asks it waits.
+struct Hung {
+    // Once it is closed nobody waits any more.
+    _server: File,
+    folder: Folder,
+}
+
+impl Hung {
+    fn new() -> anyhow::Result<Self> {
+        let server = File::options().read(true).write(true).open("/dev/fuse")?;
+        let folder = Folder::below(&std::env::temp_dir(), "eviction-hung")?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        let flags = MountFlags::empty();
+        rustix::mount::mount("hung", folder.path(), "fuse", flags, &*CString::new(options)?)?;
+        Ok(Self { _server: server, folder })
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        unmount(self.folder.path(), UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_file_system_that_never_answers_delays_no_decision() {
+    let hung = match Hung::new() {
+        Ok(hung) => hung,
+        Err(why) => tests::skip!("no FUSE file system can be mounted here: {why:#}"),
+    };
+    let mut node = node!();
+    let pod = node.add(self::pod("hog", Some(8))).unwrap();
+    let kubelet = json!({"evictionHard": {"nodefs.available": "90%", "memory.available": "128Mi"}});
+    let mut options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let paths = ["--nodefs", "--imagefs", "--kubelet-root-dir", "--pod-logs-dir"];
+    let path = hung.folder.path().display().to_string();
+    options.more = paths.into_iter().flat_map(|option| [option.to_owned(), path.clone()]).collect();
+    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let group = &node.pods[pod].containers[0].group;
+    let arguments = ["grow", "--size", "320M", "--rate", "0"];
+    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    hog.go().unwrap();
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "memory.available"));
+    let metrics = agent.metrics().unwrap();
+    let known = |signal| metrics.sum("eviction_agent_signal_available_bytes", &[("eviction_signal", signal)]);
+    assert_eq!(known("nodefs.available"), 0.0, "it is not known");
     agent.stop().unwrap();
 }
 
