@@ -4,7 +4,10 @@
 //! program kills the process that charges, if that process alone has grown by all that was left to the
 //! line when the sample was taken, and everything else that the verdict asks for holds as well.
 
-use crate::Header;
+use crate::{
+    Header,
+    disk_kill::{FNV_BASIS, mixed},
+};
 
 /// The standing verdict; the value of map `VERDICT`, which has one. Figures of memory are in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +69,7 @@ impl KillOrder {
             still_until_ns,
             check: _,
         } = *self;
-        let mut sum = 0x9e37_79b9_7f4a_7c15;
+        let mut sum = FNV_BASIS;
         sum = mixed(sum, generation);
         sum = mixed(sum, epoch);
         sum = mixed(sum, victim_id);
@@ -77,12 +80,6 @@ impl KillOrder {
         sum = mixed(sum, room);
         mixed(sum, still_until_ns)
     }
-}
-
-/// One step of FNV-1a, a word at a time.
-#[inline(always)]
-fn mixed(sum: u64, word: u64) -> u64 {
-    (sum ^ word).wrapping_mul(0x0100_0000_01b3)
 }
 
 /// Indices into map `MARK`: the number of the last sample, 0 while no line is near.
@@ -199,9 +196,9 @@ pub struct KernelKill {
     pub victim_id: u64,
     /// The cgroup that was charged: the victim's or one below it.
     pub leaf_id: u64,
-    /// Usage of the level then, pages.
+    /// Usage of the level then, pages. For a disk 0.
     pub usage: u64,
-    /// By how many pages the process had grown since the sample.
+    /// By how many pages the process had grown since the sample. For a disk: bytes that were taken of it since then.
     pub grown: u64,
     /// The process that was sent SIGKILL.
     pub tgid: u32,
@@ -209,10 +206,31 @@ pub struct KernelKill {
     pub pid: u32,
     /// 0, or the error with which the kernel refused the signal (a negative errno).
     pub error: i32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// A [`KernelKillCause`].
+    pub cause: u32,
     /// Its name, zero-padded.
     pub comm: [u8; 16],
+}
+
+/// Which order was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum KernelKillCause {
+    /// A [`KillOrder`], at a charge of memory.
+    Memory = 0,
+    /// A [`crate::DiskKillOrder`], at a buffered write.
+    Disk = 1,
+}
+
+impl KernelKillCause {
+    /// The one with this number.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Memory),
+            1 => Some(Self::Disk),
+            _ => None,
+        }
+    }
 }
 
 const _: () = {

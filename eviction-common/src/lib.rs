@@ -11,6 +11,7 @@
 
 mod config;
 mod disk;
+mod disk_kill;
 mod event;
 mod judge;
 mod kernel_kill;
@@ -19,13 +20,15 @@ mod task;
 
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
+pub use disk_kill::{DiskKillOrder, Write, WriteJudgement};
 pub use event::{
     Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, ThresholdCrossed, UNLIMITED_BYTES,
     ancestor_flag, oom_flag,
 };
 pub use judge::{Charge, Judgement};
 pub use kernel_kill::{
-    GrowthBaseline, KernelKill, KillOrder, MARK_EPOCH, MARK_LEVEL, MARKS, Suppressed, SuppressedCount,
+    GrowthBaseline, KernelKill, KernelKillCause, KillOrder, MARK_EPOCH, MARK_LEVEL, MARKS, Suppressed,
+    SuppressedCount,
 };
 pub use map::{
     BATCH_PAGES, ChargedCgroup, Counter, FireToken, HUGE_PAGES, LAST_SEEN_CHARGE, LAST_SEEN_NEAR,
@@ -40,4 +43,4 @@ pub use task::{
 /// Version of the layout of everything in this crate. The programs do nothing when the
 /// setup that they were loaded with has another one, and the reader refuses records of
 /// another one.
-pub const ABI_VERSION: u16 = 15;
+pub const ABI_VERSION: u16 = 16;

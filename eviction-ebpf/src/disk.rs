@@ -23,6 +23,7 @@ use eviction_common::{
 
 use crate::{
     config::{is_online, is_ours, offset},
+    disk_kill,
     events::{URGENT, header, lost},
     maps::{DISK_THRESHOLDS, DISK_TOTALS, DISK_USAGE, EVENTS, FIRE_TOKENS, add, count},
     memcg::{id_of_css, id_of_task},
@@ -161,6 +162,9 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
         // SAFETY: the helper gives the running task, with its type: loads instead of calls, for each block.
         let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
         disk.take(id, Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
+        if blocks > 0 {
+            disk_kill::look(disk.device, disk.taken(), id);
+        }
     }
 }
 
@@ -297,14 +301,23 @@ impl Disk {
         self.compare(id, reserved + allocated > 0, inodes > 0);
     }
 
+    /// Bytes that were taken of it so far.
+    #[inline(always)]
+    fn taken(&self) -> i64 {
+        // SAFETY: the map's value; volatile, since other CPUs add to it.
+        unsafe {
+            let reserved = core::ptr::read_volatile(&raw const (*self.total).reserved);
+            core::ptr::read_volatile(&raw const (*self.total).allocated) + reserved
+        }
+    }
+
     #[inline(always)]
     fn compare(&self, id: u64, bytes: bool, inodes: bool) {
         // SAFETY: the map's values; volatile, since other CPUs add to the totals.
         unsafe {
             let total = self.total;
             if bytes {
-                let reserved = core::ptr::read_volatile(&raw const (*total).reserved);
-                let taken = core::ptr::read_volatile(&raw const (*total).allocated) + reserved;
+                let taken = self.taken();
                 let limit = (*self.threshold).bytes_limit;
                 if taken >= limit {
                     self.fire(DiskResource::Bytes, (taken - limit) as u64, id);

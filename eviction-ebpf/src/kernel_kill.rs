@@ -18,8 +18,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, Charge, GrowthBaseline, Judgement, KernelKill, KillOrder, Kind, MARK_EPOCH, MARK_LEVEL, MARKS,
-    MAX_ANCESTORS, Suppressed, SuppressedCount,
+    ABSENT, Charge, GrowthBaseline, Judgement, KernelKill, KernelKillCause, KillOrder, Kind, MARK_EPOCH,
+    MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
 };
 
 use crate::{
@@ -43,7 +43,7 @@ static KILL_ORDER: Array<KillOrder> = Array::with_max_entries(1, 0);
 
 /// Who takes the verdict's number out carries it out.
 #[map]
-static KILL_ORDER_TOKEN: HashMap<u64, u8> = HashMap::with_max_entries(8, 0);
+pub(crate) static KILL_ORDER_TOKEN: HashMap<u64, u8> = HashMap::with_max_entries(8, 0);
 
 /// What processes had at the last two marks; the least recently seen makes room.
 #[map]
@@ -58,12 +58,12 @@ static USAGE_BASELINE: Array<GrowthBaseline> = Array::with_max_entries(1, 0);
 static SUPPRESSED: PerCpuArray<SuppressedCount> = PerCpuArray::with_max_entries(Suppressed::COUNT, 0);
 
 /// The running task.
-struct Running {
-    task: *const u8,
-    tgid: u32,
-    pid: u32,
+pub(crate) struct Running {
+    pub(crate) task: *const u8,
+    pub(crate) tgid: u32,
+    pub(crate) pid: u32,
     /// 0 for a task of the kernel.
-    mm: u64,
+    pub(crate) mm: u64,
     /// Its anonymous pages.
     anon: u64,
 }
@@ -100,7 +100,11 @@ pub(crate) fn look<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
     let why = match verdict.judge(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
         Judgement::Pass => return,
         Judgement::Withhold(why) => Some(why),
-        Judgement::Strike(grown) => strike(&verdict, &running, &level, leaf_id, grown),
+        Judgement::Strike(grown) => {
+            let KillOrder { generation, victim_id, .. } = verdict;
+            let (cause, usage) = (KernelKillCause::Memory, level.usage);
+            strike(&CarriedOut { cause, generation, victim_id, leaf_id, usage, grown }, &running)
+        }
     };
     if let Some(why) = why {
         withhold(why, verdict.generation);
@@ -184,19 +188,23 @@ impl Charge for ChargeFacts<'_> {
     }
 }
 
-/// Sends the signal, if nobody did for this verdict.
+/// An order that is carried out.
+pub(crate) struct CarriedOut {
+    pub(crate) cause: KernelKillCause,
+    pub(crate) generation: u64,
+    pub(crate) victim_id: u64,
+    pub(crate) leaf_id: u64,
+    pub(crate) usage: u64,
+    pub(crate) grown: u64,
+}
+
+/// Sends the signal to the running process, if nobody did for this order.
 #[inline(always)]
-fn strike(
-    verdict: &KillOrder,
-    running: &Running,
-    level: &GuardedLevel,
-    leaf_id: u64,
-    grown: u64,
-) -> Option<Suppressed> {
+pub(crate) fn strike(order: &CarriedOut, running: &Running) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {
         return Some(Suppressed::NoRoom);
     };
-    if KILL_ORDER_TOKEN.remove(verdict.generation).is_err() {
+    if KILL_ORDER_TOKEN.remove(order.generation).is_err() {
         entry.discard(BPF_RB_NO_WAKEUP as u64);
         return Some(Suppressed::Spent);
     }
@@ -205,15 +213,15 @@ fn strike(
     let error = unsafe { bpf_send_signal(SIGKILL) };
     entry.write(KernelKill {
         header: header::<KernelKill>(Kind::KernelKill),
-        generation: verdict.generation,
-        victim_id: verdict.victim_id,
-        leaf_id,
-        usage: level.usage,
-        grown,
+        generation: order.generation,
+        victim_id: order.victim_id,
+        leaf_id: order.leaf_id,
+        usage: order.usage,
+        grown: order.grown,
         tgid: running.tgid,
         pid: running.pid,
         error: error as i32,
-        pad: 0,
+        cause: order.cause as u32,
         comm,
     });
     entry.submit(URGENT);
@@ -222,7 +230,7 @@ fn strike(
 
 /// Who runs.
 #[inline(always)]
-fn running() -> Running {
+pub(crate) fn running() -> Running {
     let ids = bpf_get_current_pid_tgid();
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() } as *const u8;
@@ -323,7 +331,7 @@ fn level<M: Means>(memcg: &Memcg, way: &AncestorPath, level_id: u64, victim_id: 
 
 /// Counts it, once for each verdict and CPU.
 #[inline(always)]
-fn withhold(why: Suppressed, generation: u64) {
+pub(crate) fn withhold(why: Suppressed, generation: u64) {
     let Some(count) = SUPPRESSED.get_ptr_mut(why as u32) else { return };
     // SAFETY: the map's value, of this CPU.
     unsafe {

@@ -15,6 +15,7 @@ mod ancestors;
 mod cgroup;
 mod config;
 mod disk;
+mod disk_kill;
 mod events;
 mod kernel_kill;
 mod maps;

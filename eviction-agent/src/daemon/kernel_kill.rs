@@ -1,6 +1,6 @@
-//! The standing verdict as the loop keeps it: who was chosen, on which sample, until when.
+//! The kill orders as the loop keeps them: who was chosen, on which sample, until when.
 //!
-//! Whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
+//! For memory: whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
 //! passed or a quarter of the way to the line is gone; the distance is that of each look. A choice
 //! that is older than two full samples of a node that is near is not carried out.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::telemetry::metrics::Metrics;
-use eviction_bpf::{ArmedOrder, OrderNumber, SampleEpoch};
+use eviction_bpf::{ArmedDiskOrder, ArmedOrder, KernelKillCause, OrderNumber, SampleEpoch};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
@@ -45,6 +45,9 @@ const REMEMBERED: usize = 4;
 /// one crossing costs one pod.
 const UNTOLD: Duration = Duration::from_secs(1);
 
+/// So long pods' storage may be ranked by a reading of it, from its begin: as for an ordinary eviction.
+pub(crate) const GOOD_STORAGE: Duration = Duration::from_secs(1);
+
 /// Why no verdict stands, as far as the engine has no say in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelKillIdle {
@@ -58,12 +61,15 @@ pub(crate) enum KernelKillIdle {
     SeveralCgroups,
     /// The kernel side could not be told.
     NotSet,
+    /// Unused images or dead containers are removed first.
+    ReclaimFirst,
 }
 
 impl KernelKillIdle {
     /// Each of them.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        let ours = [Self::UnderWay, Self::KillerRefuses, Self::SeveralCgroups, Self::NotSet];
+        let ours =
+            [Self::UnderWay, Self::KillerRefuses, Self::SeveralCgroups, Self::NotSet, Self::ReclaimFirst];
         NotArmedReason::ALL.map(Self::NoOrder).into_iter().chain(ours)
     }
 
@@ -74,6 +80,7 @@ impl KernelKillIdle {
             Self::KillerRefuses => "kill_refused",
             Self::SeveralCgroups => "no_single_cgroup",
             Self::NotSet => "map_write_failed",
+            Self::ReclaimFirst => "reclaim_first",
         }
     }
 }
@@ -85,16 +92,11 @@ pub(crate) struct VictimChoice {
     pub(crate) victim_id: u64,
     /// When it was chosen.
     pub(crate) chosen: Instant,
+    /// Until when it is good.
+    expires_ns: u64,
     /// The ordinary decision by which the victim goes meanwhile.
     pub(crate) goes_by: Option<u64>,
     numbers: Option<(u64, u64)>,
-}
-
-impl VictimChoice {
-    /// Until when it is good.
-    fn expires_ns(&self) -> u64 {
-        after(self.chosen, GOOD)
-    }
 }
 
 /// The group whose line is guarded.
@@ -108,9 +110,11 @@ pub(crate) struct GuardedLevel {
     pub(crate) room: Option<u64>,
 }
 
-/// The armed kill order, and the choices that orders were made of.
-#[derive(Debug, Default)]
+/// The armed kill order for memory or for a disk, and the choices that orders were made of.
+#[derive(Debug)]
 pub(crate) struct KillOrders {
+    cause: KernelKillCause,
+    /// The mark of the last sample, for memory.
     epoch: Option<SampleEpoch>,
     /// The last one is the present one, if `stands`.
     choices: VecDeque<Arc<VictimChoice>>,
@@ -128,6 +132,18 @@ pub(crate) fn reach(memory_capacity: u64) -> u64 {
 }
 
 impl KillOrders {
+    pub(crate) fn new(cause: KernelKillCause) -> Self {
+        Self {
+            cause,
+            epoch: None,
+            choices: VecDeque::new(),
+            is_chosen: false,
+            stood_mono_ns: 0,
+            untold_until_ns: 0,
+            idle: None,
+        }
+    }
+
     /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
     pub(crate) fn mark(&mut self, bpf: &mut BpfBackend, near: Option<u64>) {
         self.epoch = match near {
@@ -153,7 +169,7 @@ impl KillOrders {
     /// Whom the verdict that stands is on, while it is good.
     pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
         let choice = self.present()?;
-        (mono_ns < choice.expires_ns()).then_some(&*choice.verdict.victim)
+        (mono_ns < choice.expires_ns).then_some(&*choice.verdict.victim)
     }
 
     /// Whether the last sample was marked.
@@ -168,8 +184,34 @@ impl KillOrders {
         u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.headroom() / 4 * 3
     }
 
-    /// Somebody was chosen.
+    /// Whether somebody is chosen.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.is_chosen
+    }
+
+    /// Whether somebody was chosen on a reading of pods' storage that began then.
+    pub(crate) fn is_chosen_on(&self, read_ns: u64) -> bool {
+        let expires_ns = read_ns.saturating_add(nanos(GOOD_STORAGE));
+        self.present().is_some_and(|choice| choice.expires_ns == expires_ns)
+    }
+
+    /// Somebody was chosen for memory.
     pub(crate) fn choose(&mut self, verdict: ArmedKillOrder, victim_id: u64, chosen: Instant) {
+        self.choose_until(verdict, victim_id, chosen, after(chosen, GOOD));
+    }
+
+    /// Somebody was chosen for a disk, on a reading of pods' storage that began then.
+    pub(crate) fn choose_writer(
+        &mut self,
+        verdict: ArmedKillOrder,
+        victim_id: u64,
+        chosen: Instant,
+        read_ns: u64,
+    ) {
+        self.choose_until(verdict, victim_id, chosen, read_ns.saturating_add(nanos(GOOD_STORAGE)));
+    }
+
+    fn choose_until(&mut self, verdict: ArmedKillOrder, victim_id: u64, chosen: Instant, expires_ns: u64) {
         if self.choices.len() == REMEMBERED {
             self.choices.pop_front();
         }
@@ -177,6 +219,7 @@ impl KillOrders {
             verdict,
             victim_id,
             chosen,
+            expires_ns,
             goes_by: None,
             numbers: None,
         }));
@@ -186,7 +229,6 @@ impl KillOrders {
     /// Nobody may be chosen, or nothing may stand.
     pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, bpf: &mut BpfBackend, metrics: &Metrics) {
         self.withdraw(bpf);
-        metrics.kernel_kill_armed.set(0);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
             metrics.kernel_kill_not_armed.with([idle.name()]).inc();
@@ -196,7 +238,7 @@ impl KillOrders {
     /// Lets nothing stand; whether what stood was carried out before.
     pub(crate) fn withdraw(&mut self, bpf: &mut BpfBackend) -> bool {
         self.is_chosen = false;
-        let is_carried_out = bpf.disarm_kill();
+        let is_carried_out = bpf.disarm_kill(self.cause);
         if is_carried_out {
             self.await_record();
         }
@@ -222,7 +264,7 @@ impl KillOrders {
         if at.mono_ns < self.untold_until_ns {
             return Err(KernelKillIdle::UnderWay);
         }
-        let Some(choice) = self.choices.back_mut() else { return Err(KernelKillIdle::NotSet) };
+        let Some(choice) = self.choices.back() else { return Err(KernelKillIdle::NotSet) };
         let line = choice.verdict.max_working_set();
         let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
         if distance == 0 {
@@ -235,10 +277,39 @@ impl KillOrders {
             line: level.is_all.then_some(line),
             room: level.room,
             distance,
-            expires_ns: choice.expires_ns(),
+            expires_ns: choice.expires_ns,
             still_until_ns: after(at, STILL),
         };
-        let OrderNumber(number) = match bpf.arm_kill(&standing) {
+        let armed = bpf.arm_kill(&standing);
+        self.note_armed(armed, at, goes_by)
+    }
+
+    /// Arms the present choice for writers to a file system. `available` reads what is available on it.
+    pub(crate) fn arm_for_writers(
+        &mut self,
+        bpf: &mut BpfBackend,
+        device: u64,
+        at: Instant,
+        available: impl FnOnce() -> Option<u64>,
+    ) -> Result<(), KernelKillIdle> {
+        if at.mono_ns < self.untold_until_ns {
+            return Err(KernelKillIdle::UnderWay);
+        }
+        let Some(choice) = self.present() else { return Err(KernelKillIdle::NotSet) };
+        let &VictimChoice { victim_id, expires_ns, .. } = choice;
+        let threshold = choice.verdict.threshold;
+        let order = ArmedDiskOrder { victim_id, device, expires_ns };
+        let armed = bpf.arm_disk_kill(&order, || available()?.checked_sub(threshold));
+        self.note_armed(armed, at, None)
+    }
+
+    fn note_armed(
+        &mut self,
+        armed: Result<OrderNumber, NotArmed>,
+        at: Instant,
+        goes_by: Option<u64>,
+    ) -> Result<(), KernelKillIdle> {
+        let OrderNumber(number) = match armed {
             Ok(number) => number,
             Err(NotArmed::CarriedOut) => {
                 self.await_record();
@@ -247,7 +318,7 @@ impl KillOrders {
             Err(NotArmed::Refused) => return Err(KernelKillIdle::NotSet),
         };
         // Nobody else holds the present one for longer than it takes to tell of it.
-        if let Some(choice) = Arc::get_mut(choice) {
+        if let Some(choice) = self.choices.back_mut().and_then(Arc::get_mut) {
             let first = choice.numbers.map_or(number, |(first, _)| first);
             choice.numbers = Some((first, number));
             choice.goes_by = goes_by;

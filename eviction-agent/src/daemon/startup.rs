@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_bpf::load::ProgramLog;
-use eviction_bpf::{BackendInfo, LoadOptions, online_cpus};
+use eviction_bpf::{BackendInfo, KernelKillCause, LoadOptions, online_cpus};
 use eviction_config::ActionSettings;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
-use eviction_core::policy::eviction_settings::KernelKillMode::HardMemory;
-use eviction_core::policy::eviction_settings::NodeReclaim;
+use eviction_core::policy::eviction_settings::{KernelKillMode, NodeReclaim};
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::signal::Signal;
@@ -155,7 +154,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
     let (state_sender, kept, names, former) = state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without it the programs cannot send a signal at all.
-    let kernel_kill = policy.kernel_kill == HardMemory && action.kills();
+    let kernel_kill = policy.kernel_kill != KernelKillMode::Off && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
     let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
     let history = state_dir.as_deref().zip(state::read_boot_id());
@@ -271,7 +270,8 @@ pub(crate) fn build(
         statuses: ContainerStatusTracker::new(clock.now().wall),
         oom_counters,
         notifier,
-        kill_orders: KillOrders::default(),
+        kill_orders: KillOrders::new(KernelKillCause::Memory),
+        disk_kill_orders: KillOrders::new(KernelKillCause::Disk),
         watermarks,
         executor: plan.executor,
         rate_limit,

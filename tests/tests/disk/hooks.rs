@@ -25,7 +25,7 @@ const HEADROOM: u64 = 7 << 30;
 /// By the clock of whoever crosses: half of what the timer leaves.
 const SOON_NS: u64 = 300_000_000;
 
-fn available(disk: &FileSystem) -> u64 {
+pub(crate) fn available(disk: &FileSystem) -> u64 {
     let stat = statvfs(disk.path()).unwrap();
     stat.f_bavail * stat.f_frsize
 }

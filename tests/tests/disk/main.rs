@@ -4,6 +4,7 @@
 
 mod agent;
 mod hooks;
+mod kernel_kill;
 mod layout;
 mod limits;
 mod reclaim;

@@ -3,8 +3,8 @@
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
-    ABI_VERSION, Alarm, DiskResource, Edge, Kind, MAX_CHAIN, NAME_BYTES, UNLIMITED_BYTES, ancestor_flag,
-    oom_flag,
+    ABI_VERSION, Alarm, DiskResource, Edge, KernelKillCause, Kind, MAX_CHAIN, NAME_BYTES, UNLIMITED_BYTES,
+    ancestor_flag, oom_flag,
 };
 use thiserror::Error;
 
@@ -133,10 +133,14 @@ impl<'a> Fields<'a> {
     /// Pages as bytes. A counter that is below zero for a moment reads as a huge number.
     fn pages(&mut self) -> Result<u64, DecodeError> {
         let pages = self.u64()?;
-        Ok(match i64::try_from(pages) {
+        Ok(self.bytes_of(pages))
+    }
+
+    fn bytes_of(&self, pages: u64) -> u64 {
+        match i64::try_from(pages) {
             Ok(_) => pages.saturating_mul(self.page_bytes),
             Err(_) => 0,
-        })
+        }
     }
 
     fn slice(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
@@ -280,14 +284,20 @@ impl<'a> Fields<'a> {
         let victim_id = self.u64()?;
         let leaf_id = self.u64()?;
         let usage = self.pages()?;
-        let grown = self.pages()?;
+        let grown = self.u64()?;
         let tgid = self.u32()?;
         let pid = self.u32()?;
         let error = self.i32()?;
-        self.u32()?;
+        let cause = self.u32()?;
         let comm = self.comm()?;
         let error = (error != 0).then_some(error);
-        Ok(KernelKill { stamp, verdict, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
+        let cause =
+            KernelKillCause::from_raw(cause).ok_or_else(|| unknown(Kind::KernelKill, "cause", cause))?;
+        let grown = match cause {
+            KernelKillCause::Memory => self.bytes_of(grown),
+            KernelKillCause::Disk => grown,
+        };
+        Ok(KernelKill { stamp, verdict, cause, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
 
     fn disk_crossed(&mut self, stamp: Stamp) -> Result<DiskThresholdCrossed, DecodeError> {

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
-pub use eviction_common::{Alarm, DiskResource, Edge};
+pub use eviction_common::{Alarm, DiskResource, Edge, KernelKillCause};
 
 /// When and where the kernel side wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,25 +116,29 @@ pub struct DiskThresholdCrossed {
     pub pid: u32,
 }
 
-/// The standing verdict was carried out: a process of the victim was sent SIGKILL at its own charge,
-/// in the kernel.
+/// A kill order was carried out: a process of the victim was sent SIGKILL at its own charge of memory or write, in
+/// the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelKill {
     /// When and where.
     pub stamp: Stamp,
-    /// Which verdict: [`OrderNumber`](super::OrderNumber) as [`stand`](super::BpfHandle::stand) gave it.
+    /// Which order: [`OrderNumber`](super::OrderNumber) as [`stand`](super::BpfHandle::stand) or
+    /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) gave it.
     pub verdict: u64,
+    /// For memory or for a disk.
+    pub cause: KernelKillCause,
     /// The victim's cgroup.
     pub victim_id: u64,
     /// The cgroup that was charged: the victim's or one below it.
     pub leaf_id: u64,
-    /// Usage of the level then, bytes.
+    /// Usage of the level then, bytes. For a disk 0.
     pub usage: u64,
-    /// By how much the process had grown since the sample, bytes.
+    /// By how much the process had grown since the sample, bytes. For a disk what was taken of it since then, by
+    /// whomever.
     pub grown: u64,
     /// The process.
     pub tgid: u32,
-    /// Its thread that charged.
+    /// Its thread.
     pub pid: u32,
     /// The error with which the kernel refused to send the signal, if it did.
     pub error: Option<i32>,

@@ -1,6 +1,7 @@
 //! The handle on what is loaded: arming, the charged set, task counts.
 
 pub(crate) mod disk;
+pub(crate) mod disk_kill;
 pub(crate) mod kernel_kill;
 pub(crate) mod task_counters;
 

@@ -41,12 +41,13 @@ pub fn batch_bytes() -> u64 {
 
 pub use attach_methods::{AttachWhen, EventClass};
 pub use event::{
-    Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, OomContext, OomKill, Stamp,
-    TaskAlarm, ThresholdCrossed,
+    Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause,
+    OomContext, OomKill, Stamp, TaskAlarm, ThresholdCrossed,
 };
 pub use eviction_common::Counter;
 pub use eviction_common::{DiskResource, DiskTotal};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
+pub use handle::disk_kill::ArmedDiskOrder;
 pub use handle::kernel_kill::{
     ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SampleEpoch, WITHHELD_REASONS, withheld_reasons,
 };

@@ -356,6 +356,8 @@ fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
         is_marked: false,
         last_verdict: 0,
         stands: None,
+        disk_order: take("DISK_KILL_ORDER")?.try_into()?,
+        disk_order_armed: None,
     })
 }
 

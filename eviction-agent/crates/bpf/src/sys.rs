@@ -12,9 +12,9 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, ChargedCgroup, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken, HostTasks, KillOrder,
-    MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount,
-    TaskCount,
+    AlarmKey, ChargedCgroup, DiskKillOrder, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
+    HostTasks, KillOrder, MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime,
+    SuppressedCount, TaskCount,
 };
 
 /// A shared type as aya takes it.
@@ -39,6 +39,7 @@ pod!(
     AlarmKey,
     HostTasks,
     PidThreshold,
+    DiskKillOrder,
     ReclaimStart,
     ReclaimTime,
     KillOrder,

@@ -33,12 +33,12 @@ const POSTPONED: Duration = Duration::from_secs(1);
 impl ControlLoop {
     /// Publishes kills and alarms at once; a change of the tree is read when it has settled.
     pub(super) fn take_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
-        let EventBatch { crossed, of_pods, kernel_kill, tree_changed, kills, alarms, missed, disk_crossed } =
+        let EventBatch { crossed, of_pods, kernel_kills, tree_changed, kills, alarms, missed, disk_crossed } =
             events;
         if of_pods {
             self.node_sampler.allocatable.hurry();
         }
-        if let Some(kill) = kernel_kill {
+        for kill in kernel_kills {
             self.take_kernel_kill(&kill);
         }
         if let Some(crossed) = disk_crossed {

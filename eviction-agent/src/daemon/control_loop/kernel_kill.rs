@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use eviction_bpf::KernelKill;
+use eviction_bpf::{EventClass, KernelKill, KernelKillCause};
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::in_flight::InFlightEviction;
-use eviction_core::input::{Event, Input};
 use eviction_core::pods::KnownPod;
-use eviction_core::policy::eviction_settings;
 use eviction_core::reading::Reading;
-use eviction_core::signal::Resource;
+use eviction_core::signal::{Resource, Signal};
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, reach};
+use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, KillOrders, reach};
 use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
@@ -28,14 +26,28 @@ const SEEN_BY: &str = "kernel_kill";
 impl ControlLoop {
     /// Logs that kernel kill is configured and not available.
     pub(super) fn warn_without_kernel_kill(&self) {
-        if self.engine.policy().kernel_kill == eviction_settings::KernelKillMode::HardMemory
-            && !self.notifier.bpf.has_kernel_kill()
-        {
+        let (mode, bpf) = (self.engine.policy().kernel_kill, &self.notifier.bpf);
+        if mode.includes(Signal::MemoryAvailable) && !bpf.has_kernel_kill() {
             tracing::warn!(
                 help = "it takes --action kill, a charge hook, and to be on when the agent starts",
-                "kernel kill is on, but no kill order will be armed"
+                "kernel kill is on, but no kill order will be armed for memory"
             );
         }
+        let is_hooked = bpf.reports(EventClass::DiskNear) && self.node_sampler.disks.ext4_node_fs().is_some();
+        if mode.includes(Signal::NodeFsAvailable) && !(bpf.is_loaded_for_kernel_kill() && is_hooked) {
+            tracing::warn!(
+                help = "it takes --action kill, a nodefs on ext4, its hook on reservations, and to be on when the agent starts",
+                "kernel kill is on, but no kill order will be armed for writers"
+            );
+        }
+    }
+
+    /// Exports whether a kill order is armed.
+    pub(super) fn export_armed(&self) {
+        let now_ns = mono_ns();
+        let orders = [&self.kill_orders, &self.disk_kill_orders];
+        let is_armed = orders.into_iter().any(|orders| orders.victim(now_ns).is_some());
+        self.metrics.kernel_kill_armed.set(is_armed.into());
     }
 
     /// Marks the sample that was just taken, where a verdict may come of it.
@@ -43,11 +55,11 @@ impl ControlLoop {
         if !self.notifier.bpf.has_kernel_kill() {
             if self.kill_orders.is_marked() {
                 self.kill_orders.mark(&mut self.notifier.bpf, None);
+                self.export_armed();
             }
-            self.metrics.kernel_kill_armed.set(0);
             return;
         }
-        let wanted = self.engine.policy().kernel_kill == eviction_settings::KernelKillMode::HardMemory;
+        let wanted = self.engine.policy().kernel_kill.includes(Signal::MemoryAvailable);
         if wanted && self.kill_orders.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
             return self.kill_orders.keep();
         }
@@ -60,7 +72,7 @@ impl ControlLoop {
         let near = root_id(&self.node_sampler.cgroups).filter(|_| near);
         self.kill_orders.mark(&mut self.notifier.bpf, near);
         if near.is_none() {
-            self.metrics.kernel_kill_armed.set(0);
+            self.export_armed();
         }
     }
 
@@ -70,26 +82,32 @@ impl ControlLoop {
             return;
         }
         match self.try_stand(node_sample) {
-            Ok(()) => {
-                self.metrics.kernel_kill_armed.set(1);
-            }
+            Ok(()) => {}
             // What stands since the look before is on whoever takes the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
                 if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
             Err(idle) => self.kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics),
         }
         self.notifier.bpf.export_suppressed(&self.metrics);
+        self.export_armed();
     }
 
-    /// Others go by an ordinary decision than the victim of the verdict that stands: it stands no more, so that one
-    /// crossing costs one pod. True if it was carried out already: then that one goes, when its record is read, and
-    /// they do not.
+    /// Others go by an ordinary decision than the victim of an armed kill order: it is withdrawn, so that one crossing
+    /// costs one pod. True if one was carried out already: then its victim goes, when the event is read, and they do
+    /// not.
     pub(super) fn is_killed_in_kernel(&mut self, decision: &Decision) -> bool {
-        let Some(victim) = self.kill_orders.victim(mono_ns()) else { return false };
-        let goes = self.evictions_of(victim).next().is_some() || number_of(decision, 0, victim).is_some();
         let evicts =
             decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
-        evicts && !goes && self.kill_orders.withdraw(&mut self.notifier.bpf)
+        let now_ns = mono_ns();
+        let goes_otherwise = |orders: &KillOrders| {
+            let Some(victim) = orders.victim(now_ns) else { return false };
+            evicts && self.evictions_of(victim).next().is_none() && number_of(decision, 0, victim).is_none()
+        };
+        let [memory, disk] = [&self.kill_orders, &self.disk_kill_orders].map(goes_otherwise);
+        let bpf = &mut self.notifier.bpf;
+        let is_killed_for_memory = memory && self.kill_orders.withdraw(bpf);
+        let is_killed_for_disk = disk && self.disk_kill_orders.withdraw(bpf);
+        is_killed_for_memory || is_killed_for_disk
     }
 
     /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
@@ -111,7 +129,9 @@ impl ControlLoop {
         let available = self.node_sampler.capacity().memory.saturating_sub(seen.working_set);
         let distance = self.memory_levels.distance(i64::try_from(available).unwrap_or(i64::MAX));
         if goes_by.is_none() && self.kill_orders.wants_choice(node_sample.at, distance.unwrap_or(0)) {
-            self.choose(node_sample)?;
+            let reach = reach(self.node_sampler.capacity().memory);
+            let (order, victim_id) = self.choose_victim(node_sample, Signal::MemoryAvailable, reach)?;
+            self.kill_orders.choose(order, victim_id, node_sample.at);
         }
         let is_all = !self.node_sampler.cgroups.root().whole_machine;
         let room = self.watermarks.room(node_sample.free).filter(|_| !is_all);
@@ -124,12 +144,17 @@ impl ControlLoop {
         )
     }
 
-    /// Asks the engine which pod would be evicted, and whether it could be killed.
-    fn choose(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
+    /// Asks the engine which pod would be evicted for this signal, and whether it could be killed. Returns the id of its
+    /// cgroup as well.
+    pub(super) fn choose_victim(
+        &mut self,
+        node_sample: &CompleteSample,
+        signal: Signal,
+        reach: u64,
+    ) -> Result<(ArmedKillOrder, u64), KernelKillIdle> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
         let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
-        let reach = reach(self.node_sampler.capacity().memory);
-        let verdict = self.engine.kill_order(node_sample.read_at.wall, &snapshot, reach);
+        let verdict = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, reach);
         self.node_sampler.recycle(snapshot);
         let verdict = verdict.map_err(KernelKillIdle::NoOrder)?;
         let target = self
@@ -142,15 +167,18 @@ impl ControlLoop {
         if !is_admitted || self.executor.check(&target).is_err() {
             return Err(KernelKillIdle::KillerRefuses);
         }
-        self.kill_orders.choose(verdict, victim_id, node_sample.at);
-        Ok(())
+        Ok((verdict, victim_id))
     }
 
     /// The kernel has killed a process by a verdict. The engine is told of the crossing as the
     /// verdict supposed it, so that its decision is in force, and the ordinary hand does the rest.
     pub(super) fn take_kernel_kill(&mut self, kill: &KernelKill) {
         let carried_out = self.clock.at(kill.stamp.ktime_ns);
-        let Some(choice) = self.kill_orders.choice_of(kill.verdict) else {
+        let orders = match kill.cause {
+            KernelKillCause::Memory => &mut self.kill_orders,
+            KernelKillCause::Disk => &mut self.disk_kill_orders,
+        };
+        let Some(choice) = orders.choice_of(kill.verdict) else {
             tracing::error!(
                 verdict = kill.verdict,
                 pid = kill.tgid,
@@ -158,8 +186,8 @@ impl ControlLoop {
             );
             return;
         };
-        self.kill_orders.forget();
-        self.notifier.bpf.disarm_kill();
+        orders.forget();
+        self.notifier.bpf.disarm_kill(kill.cause);
         if let Some(error) = kill.error {
             tracing::warn!(
                 verdict = kill.verdict,
@@ -173,6 +201,7 @@ impl ControlLoop {
         let victim = Arc::clone(&choice.verdict.victim);
         let goes_by = self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.goes_by);
         let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
+        let used = choice.verdict.capacity.saturating_sub(choice.verdict.available);
         let told = event_log::KernelKill {
             id,
             // The slow side knows what it is called.
@@ -181,10 +210,14 @@ impl ControlLoop {
             pod_uid: victim.pod.uid.to_string(),
             pid: kill.tgid,
             comm: kill.comm_lossy().to_string(),
+            signal: choice.verdict.signal,
             threshold_bytes: choice.verdict.threshold,
             available: choice.verdict.available,
             growth: kill.grown,
-            usage: kill.usage,
+            usage: match kill.cause {
+                KernelKillCause::Memory => kill.usage,
+                KernelKillCause::Disk => used.saturating_add(kill.grown),
+            },
             armed_mono_ns: choice.chosen.mono_ns,
             killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
@@ -202,7 +235,7 @@ impl ControlLoop {
     fn finish(&mut self, verdict: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
         let snapshot = verdict.met_at(crossed.wall)?;
-        let decision = self.step(Input { at: at.wall, event: Event::Sample(snapshot) });
+        let decision = self.decide(at.wall, &snapshot);
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);

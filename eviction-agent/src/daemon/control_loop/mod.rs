@@ -8,6 +8,7 @@ mod cgroup_tree;
 mod eviction_results;
 mod evictions;
 mod kernel_kill;
+mod kernel_kill_disk;
 mod limits;
 mod metrics;
 mod oom;
@@ -125,6 +126,7 @@ pub(crate) struct ControlLoop {
     pub(crate) oom_counters: OomCounters,
     pub(crate) notifier: MemoryNotifier,
     pub(crate) kill_orders: KillOrders,
+    pub(crate) disk_kill_orders: KillOrders,
     pub(crate) watermarks: Watermarks,
     pub(crate) executor: Killer,
     /// Of evictions by any executor.

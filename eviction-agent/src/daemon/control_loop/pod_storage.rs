@@ -38,6 +38,11 @@ const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 const AHEAD: Duration = Duration::from_secs(1);
 const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
+/// How often all pods are read while a kill order for writers may be armed, and how many times as long as that takes is
+/// waited at least: an order is good for as long as the reading that it was made on.
+const KILL_ORDER: Duration = Duration::from_millis(500);
+const KILL_ORDER_PACE: u64 = 10;
+
 /// How long no pod is evicted for a disk after the agent has killed one for it: the kubelet or another program removes
 /// its files.
 const SETTLE: Duration = Duration::from_secs(30);
@@ -65,6 +70,7 @@ pub(crate) struct PodStorageWatch {
     asked_counts: Option<InodeCounts>,
     counts: Option<InodeCounts>,
     ahead_due_ns: u64,
+    kill_order_due_ns: u64,
     /// When pods with limits are read next.
     limits_due_ns: u64,
     settled_ns: u64,
@@ -121,6 +127,7 @@ impl PodStorageWatch {
             asked_counts: None,
             counts: None,
             ahead_due_ns: 0,
+            kill_order_due_ns: 0,
             all_read_ns: None,
             unmeasured: Parts::ALL,
             limits_due_ns: 0,
@@ -145,6 +152,16 @@ impl PodStorageWatch {
 
     pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
         self.reader.is_some() && self.pending.is_none() && now_ns >= self.ahead_due_ns
+    }
+
+    /// Whether all pods may be read for a kill order.
+    pub(super) fn may_read_for_kill_order(&self, now_ns: u64) -> bool {
+        self.reader.is_some() && self.pending.is_none() && now_ns >= self.kill_order_due_ns
+    }
+
+    /// When the reading of all pods began by which they may be ranked now, for a crossing.
+    pub(super) fn ranked_by(&self, now_ns: u64) -> Option<u64> {
+        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && now_ns >= self.settled_ns)
     }
 
     /// Notes what was counted just before pods were requested.
@@ -270,6 +287,7 @@ impl ControlLoop {
         }
         watch.near_due_ns = not_before(LIMIT_FLOOR, LIMITS_PACE);
         watch.ahead_due_ns = not_before(AHEAD, LIMITS_PACE);
+        watch.kill_order_due_ns = not_before(KILL_ORDER, KILL_ORDER_PACE);
         let mut is_of_interest = matches!(extent, None | Some(Extent::All | Extent::Limited));
         for (uid, storage) in &sample.pods {
             let known = active.index_of(uid).and_then(|place| active.get(place));

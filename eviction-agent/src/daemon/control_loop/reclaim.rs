@@ -204,7 +204,7 @@ impl ControlLoop {
     }
 
     /// What the kubelet can remove, if it has a threshold of this signal. Of inodes nothing is known.
-    fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
+    pub(super) fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
         let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
         let threshold = evaluation.threshold(evaluation.driving?)?;

@@ -41,6 +41,7 @@ impl ControlLoop {
         let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
             let at_leisure = self.arm(&node_sample, pressed, None);
             self.stand(&node_sample);
+            self.arm_disk_kill(&node_sample);
             if at_leisure {
                 self.publish_pods(&node_sample);
             }
@@ -85,6 +86,7 @@ impl ControlLoop {
             self.recycle(decision);
         }
         self.stand(&node_sample);
+        self.arm_disk_kill(&node_sample);
         if at_leisure {
             self.warm_up(&node_sample);
             self.publish_pods(&node_sample);

@@ -6,9 +6,9 @@ use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    ArmError, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass,
-    Generation, GrossCharge, LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, OrderNumber,
-    SampleEpoch, ThresholdCrossed,
+    ArmError, ArmedDiskOrder, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth,
+    EventClass, Generation, GrossCharge, KernelKillCause, LastOrderNumbers, LoadOptions, Loaded,
+    NodePidThreshold, OrderNumber, SampleEpoch, ThresholdCrossed,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
@@ -25,6 +25,8 @@ use crate::error::chain;
 
 /// When the on-demand probes for memory are attached.
 const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearThreshold, AttachWhen::OnRelease];
+
+const KERNEL_KILL_CAUSES: [KernelKillCause; 2] = [KernelKillCause::Memory, KernelKillCause::Disk];
 
 /// How often, and how long each time, the event of a kernel kill is waited for whose fire token is taken: a program
 /// that was interrupted between the two goes on when it is its turn.
@@ -102,7 +104,9 @@ impl BpfBackend {
 
     /// Drops the programs, and keeps what they counted last.
     fn unload(&mut self, metrics: &Metrics) {
-        self.disarm_kill();
+        for cause in KERNEL_KILL_CAUSES {
+            self.disarm_kill(cause);
+        }
         let Some((handle, _)) = self.loaded.take() else { return };
         self.counters.unload(&handle, metrics);
         self.order_numbers = handle.last_numbers();
@@ -210,15 +214,16 @@ impl BpfBackend {
         batch.missed = true;
     }
 
-    /// Adds the last events of the present programs. No kill order is armed any more, and the event of one that was
-    /// carried out is waited for: nobody reads this ring buffer again.
+    /// Adds the last events of the present programs. No kill order is armed any more, and the events of those that were
+    /// carried out are waited for: nobody reads this ring buffer again.
     fn last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
-        let is_carried_out = self.disarm_kill();
+        let mut awaited = Vec::from(KERNEL_KILL_CAUSES);
+        awaited.retain(|cause| self.disarm_kill(*cause));
         for _ in 0..EVENT_TRIES {
             let Some((_, ring)) = &mut self.loaded else { break };
             let drained = ring.drain(|event| self.sorter.add(event, batch));
             batch.missed |= self.counters.count(drained, metrics);
-            if !is_carried_out || batch.kernel_kill.is_some() {
+            if awaited.iter().all(|cause| batch.kernel_kills.iter().any(|kill| kill.cause == *cause)) {
                 break;
             }
             std::thread::sleep(EVENT_PAUSE);
@@ -402,7 +407,12 @@ impl BpfBackend {
     /// Returns whether the programs can carry out a kill order.
     pub(crate) fn has_kernel_kill(&self) -> bool {
         let is_watched = self.charge().is_some_and(|info| !self.is_failed(info.source));
-        is_watched && self.handle().is_some_and(BpfHandle::has_kernel_kill)
+        is_watched && self.is_loaded_for_kernel_kill()
+    }
+
+    /// Returns whether the programs were loaded so that they can carry out a kill order.
+    pub(crate) fn is_loaded_for_kernel_kill(&self) -> bool {
+        self.handle().is_some_and(BpfHandle::has_kernel_kill)
     }
 
     /// Marks the sample that was just taken of this cgroup.
@@ -423,10 +433,39 @@ impl BpfBackend {
         }
     }
 
+    /// Whether a kill order for writers to this file system would be carried out.
+    pub(crate) fn can_kill_writers(&self, device: u64) -> bool {
+        let reports = [EventClass::Disk, EventClass::DiskNear].into_iter().all(|class| self.reports(class));
+        reports && self.handle().is_some_and(|handle| handle.can_kill_writers(device))
+    }
+
+    /// Arms a kill order for writers to a file system, of which `headroom` gives what is left to the threshold.
+    ///
+    /// # Errors
+    /// If the order before was carried out, or a map cannot be written.
+    pub(crate) fn arm_disk_kill(
+        &mut self,
+        order: &ArmedDiskOrder,
+        headroom: impl FnOnce() -> Option<u64>,
+    ) -> Result<OrderNumber, NotArmed> {
+        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
+        // In this order: what is taken in between makes the order late, and never early.
+        let headroom = headroom().ok_or(NotArmed::Refused)?;
+        let since = handle.disk_total(order.device).ok_or(NotArmed::Refused)?;
+        match handle.arm_disk_kill(order, since, headroom) {
+            Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
+            armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
+        }
+    }
+
     /// Disarms the kill order; whether it was carried out before. Then its event comes.
-    pub(crate) fn disarm_kill(&mut self) -> bool {
+    pub(crate) fn disarm_kill(&mut self, cause: KernelKillCause) -> bool {
         let Some((handle, _)) = &mut self.loaded else { return false };
-        written("disarming a kill order", handle.stand_down()).unwrap_or(false)
+        let disarmed = match cause {
+            KernelKillCause::Memory => handle.stand_down(),
+            KernelKillCause::Disk => handle.disarm_disk_kill(),
+        };
+        written("disarming a kill order", disarmed).unwrap_or(false)
     }
 
     /// The same while the threshold is far: samples are not marked any more.

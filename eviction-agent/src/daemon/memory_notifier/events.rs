@@ -21,8 +21,8 @@ pub(crate) struct EventBatch {
     pub(crate) crossed: Option<ThresholdCrossed>,
     /// A threshold of the cgroup of all pods was crossed.
     pub(crate) of_pods: bool,
-    /// The armed kill order was carried out. There is one at a time, and a sync follows.
-    pub(crate) kernel_kill: Option<KernelKill>,
+    /// Kill orders that were carried out; a sync follows.
+    pub(crate) kernel_kills: Vec<KernelKill>,
     /// Cgroups were created or removed.
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
@@ -68,7 +68,7 @@ impl EventSorter {
             }
             Event::CgroupCreated(_) | Event::CgroupRemoved(_) => batch.tree_changed = true,
             Event::TaskAlarm(alarm) => batch.alarms.push(alarm),
-            Event::KernelKill(kill) => batch.kernel_kill = Some(kill),
+            Event::KernelKill(kill) => batch.kernel_kills.push(kill),
         }
     }
 }

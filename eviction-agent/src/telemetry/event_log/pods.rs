@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{PodRef, text};
 use eviction_core::pod::PodName;
+use eviction_core::signal::Signal;
 use eviction_core::units::display_bytes;
 
 /// See [`super::Event::KernelKill`].
@@ -20,6 +21,7 @@ pub struct KernelKill {
     pub pod_uid: String,
     pub pid: u32,
     pub comm: String,
+    pub signal: Signal,
     pub threshold_bytes: u64,
     pub available: u64,
     pub growth: u64,
@@ -31,14 +33,14 @@ pub struct KernelKill {
 
 impl fmt::Display for KernelKill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, pod, pid, comm, threshold_bytes, available, growth, .. } = self;
+        let Self { id, pod, pid, comm, signal, threshold_bytes, available, growth, .. } = self;
         let Self { armed_mono_ns, killed_mono_ns, received_mono_ns, .. } = self;
         let milliseconds = |from: u64, to: u64| text::milliseconds(to.saturating_sub(from) / 1_000);
         write!(
             f,
-            "kernel kill: {comm} (pid {pid}) of {pod} grew by {} and crossed memory.available < {}; kill order armed {} before with {} available, reported {} after",
-            display_bytes((*growth).into()),
+            "kernel kill: {comm} (pid {pid}) of {pod} took {signal} below {} with {} more than at the last sample; kill order armed {} before with {} available, reported {} after",
             display_bytes((*threshold_bytes).into()),
+            display_bytes((*growth).into()),
             milliseconds(*armed_mono_ns, *killed_mono_ns),
             display_bytes((*available).into()),
             milliseconds(*killed_mono_ns, *received_mono_ns)

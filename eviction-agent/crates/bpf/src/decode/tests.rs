@@ -28,6 +28,21 @@ fn put(record: &mut [u8], place: usize, bytes: &[u8]) {
 const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
 
 #[test]
+fn a_kernel_kill_tells_growth_in_pages_of_memory_and_in_bytes_of_a_disk() {
+    for (cause, grown) in [(KernelKillCause::Memory, 3 * PAGE), (KernelKillCause::Disk, 3)] {
+        let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
+        put(&mut bytes, offset_of!(raw::KernelKill, generation), &7_u64.to_ne_bytes());
+        put(&mut bytes, offset_of!(raw::KernelKill, grown), &3_u64.to_ne_bytes());
+        put(&mut bytes, offset_of!(raw::KernelKill, cause), &(cause as u32).to_ne_bytes());
+        let Ok(Event::KernelKill(kill)) = decode(&bytes, PAGE) else { panic!("no kernel kill") };
+        assert_eq!((kill.verdict, kill.cause, kill.grown, kill.error), (7, cause, grown, None));
+    }
+    let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
+    put(&mut bytes, offset_of!(raw::KernelKill, cause), &2_u32.to_ne_bytes());
+    assert_eq!(decode(&bytes, PAGE), Err(unknown(Kind::KernelKill, "cause", 2)));
+}
+
+#[test]
 fn a_crossing() {
     let mut bytes = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
     for (place, value) in [

@@ -228,7 +228,7 @@ const NO_THRESHOLD: DiskThreshold = DiskThreshold {
 const MINOR_BITS: u32 = 20;
 
 /// The kernel's number of a device.
-fn kernel_device(device: u64) -> u32 {
+pub(super) fn kernel_device(device: u64) -> u32 {
     major(device) << MINOR_BITS | minor(device) & ((1 << MINOR_BITS) - 1)
 }
 

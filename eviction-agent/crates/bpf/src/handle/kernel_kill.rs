@@ -1,7 +1,7 @@
 //! The kill order as the kernel side holds it: arming it, taking it back, and what was withheld.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
-use eviction_common::{KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
+use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
 use thiserror::Error;
 
 use super::BpfHandle;
@@ -80,6 +80,20 @@ pub(crate) struct KernelKillMaps {
     pub(crate) is_marked: bool,
     pub(crate) last_verdict: u64,
     pub(crate) stands: Option<u64>,
+    pub(crate) disk_order: Array<MapData, MapEntry<DiskKillOrder>>,
+    pub(crate) disk_order_armed: Option<u64>,
+}
+
+impl KernelKillMaps {
+    /// Takes the token of an order: a program that does not get it kills nobody, whatever the order says. Whether the
+    /// order was carried out before: then the token is gone.
+    pub(super) fn take_token(&mut self, generation: u64) -> Result<bool, ArmError> {
+        match self.ticket.remove(&generation) {
+            Ok(()) => Ok(false),
+            Err(error) if is_absent(&error) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 impl BpfHandle {
@@ -155,15 +169,9 @@ impl BpfHandle {
     pub fn stand_down(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
         let Some(generation) = kernel_kill.stands.take() else { return Ok(false) };
-        // Who does not get the ticket kills nobody, whatever the verdict says. It is gone already
-        // when the verdict was carried out.
-        let removed = kernel_kill.ticket.remove(&generation);
+        let is_carried_out = kernel_kill.take_token(generation);
         kernel_kill.verdict.set(0, MapEntry(KillOrder::NONE), 0)?;
-        match removed {
-            Ok(()) => Ok(false),
-            Err(error) if is_absent(&error) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
+        is_carried_out
     }
 
     /// The numbers that were given last: programs that are loaded in the place of these go on from them,

@@ -62,7 +62,8 @@ fn all_old_names_of_a_file_are_refused_at_once() {
         "act: was renamed to `action`",
         "action: the value `evict-dry-run` was renamed to `action: Evict` and `dryRun: Server`",
         "advance: was renamed to `thresholdMargin`",
-        "kernelKill: must be one of `Off`, `HardMemory`, got \"hardMemory\" (did you mean `HardMemory`?)",
+        "kernelKill: must be one of `Off`, `HardMemory`, `HardDisk`, `HardMemoryAndDisk`, got \"hardMemory\" \
+         (did you mean `HardMemory`?)",
         "policy.predict: was renamed to `policy.prediction.mode`",
         "policy.protection[0].evict: was renamed to `policy.protection[].order`",
         "policy.protection[0].order: must be one of `First`, `Normal`, `Last`, `Never`, got \"never\" \

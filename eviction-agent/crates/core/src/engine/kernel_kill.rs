@@ -1,7 +1,7 @@
 //! Kernel kill: a decision made ahead, for a BPF program to carry out.
 //!
 //! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
-//! milliseconds. So it is decided on each sample who would go if the nearest hard threshold of memory
+//! milliseconds, in which memory and disks fill. So it is decided ahead who would go if the nearest hard threshold
 //! were crossed now: [`Engine::kill_order`](super::Engine::kill_order) lets the ordinary pipeline
 //! decide on a sample that differs from the present one in nothing but what is available. What
 //! comes of it is an ordinary decision with its report; where it must not be carried out without
@@ -22,18 +22,20 @@ use crate::input::{Event, Input};
 use crate::observation::Observations;
 use crate::pods::{EvictionOrder, KnownPod, opts_out};
 use crate::policy::Rules;
-use crate::policy::eviction_settings::KernelKillMode;
 use crate::policy::preferences::MemoryMeasure;
 use crate::rank::{Candidate, OverRequestClass};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal;
-use crate::snapshot::{MemoryStats, Snapshot};
+use crate::snapshot::{FsStats, MemoryStats, Snapshot};
 use crate::threshold::Thresholds;
 use crate::time::Timestamp;
 
 impl Engine {
-    /// Who goes if the nearest hard threshold of memory is crossed, on a sample with the values of all
-    /// pods at this time; changes nothing. An error too if the threshold is more than `reach` bytes away.
+    /// Who goes if the nearest hard threshold of this signal is crossed (`memory.available` or `nodefs.available`), on a
+    /// sample with the values of all pods at this time; changes nothing. An error too if the threshold is more than
+    /// `reach` bytes away.
+    ///
+    /// It is the decision that is made when node reclaim is not attempted; the caller knows whether it is.
     ///
     /// When it was carried out, a sample of [`ArmedKillOrder::met_at`] tells the engine: the same
     /// decision comes of it, for real.
@@ -44,26 +46,33 @@ impl Engine {
         &self,
         at: Timestamp,
         snapshot: &Snapshot,
+        signal: Signal,
         reach: u64,
     ) -> Result<ArmedKillOrder, NotArmedReason> {
-        if self.policy.kernel_kill == KernelKillMode::Off {
+        if !self.policy.kernel_kill.includes(signal) {
             return Err(NotArmedReason::Off);
         }
         if self.proposal.is_some() {
             return Err(NotArmedReason::ConfigPending);
         }
-        let threshold = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, reach)?;
+        let threshold = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, signal, reach)?;
         let mut trial = self.clone();
         // The sample may have been decided on already; its values are as good as new.
         trial.thresholds.forget_observations();
         let event = Event::Sample(threshold.when_met(snapshot, at));
-        checked_order(threshold, trial.step(Input { at, event }))
+        let mut decision = trial.step(Input { at, event });
+        if decision.awaits_reclaim() {
+            let event = Event::Reclaimed(Err(UnknownReason::Absent));
+            decision = trial.step(Input { at, event });
+        }
+        checked_order(threshold, decision)
     }
 }
 
-/// The nearest hard threshold of `memory.available` that is not met.
+/// The nearest hard threshold of a signal that is not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HardThreshold {
+    pub(crate) signal: Signal,
     /// Its index among the thresholds.
     pub(crate) index: u8,
     /// It is met when less than this is available, bytes.
@@ -80,9 +89,9 @@ impl HardThreshold {
         thresholds: &Thresholds,
         rules: &Rules,
         snapshot: &Snapshot,
+        signal: Signal,
         reach: u64,
     ) -> Result<Self, NotArmedReason> {
-        let signal = Signal::MemoryAvailable;
         let guarded = thresholds.visible().iter().filter_map(|&index| {
             let resolved = thresholds.all().get(usize::from(index))?;
             let is_guarded = resolved.threshold.signal == signal && resolved.threshold.is_hard();
@@ -92,11 +101,13 @@ impl HardThreshold {
         if guarded.is_empty() {
             return Err(NotArmedReason::NoHardThreshold);
         }
-        if rules.memory().measure != MemoryMeasure::WorkingSet {
-            return Err(NotArmedReason::OtherMeasure);
-        }
-        if rules.memory().psi.is_some() || rules.memory().swap_used_at_least.is_some() {
-            return Err(NotArmedReason::MoreConditions);
+        if signal == Signal::MemoryAvailable {
+            if rules.memory().measure != MemoryMeasure::WorkingSet {
+                return Err(NotArmedReason::OtherMeasure);
+            }
+            if rules.memory().psi.is_some() || rules.memory().swap_used_at_least.is_some() {
+                return Err(NotArmedReason::MoreConditions);
+            }
         }
         let seen = match Observations::of(&snapshot.node).reading(signal) {
             Reading::Known(seen) => seen,
@@ -113,7 +124,7 @@ impl HardThreshold {
                 return Err(NotArmedReason::ThresholdMet);
             }
             if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.threshold) {
-                nearest = Some(Self { index, threshold: met_below, available, capacity });
+                nearest = Some(Self { signal, index, threshold: met_below, available, capacity });
             }
         }
         let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;
@@ -132,14 +143,13 @@ impl HardThreshold {
     /// The same sample with the threshold just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut supposed = snapshot.clone();
-        let available = self.threshold - 1;
-        if let Reading::Known(memory) = supposed.node.memory {
-            supposed.node.memory = Reading::Known(MemoryStats {
-                available: Some(available),
-                working_set: Some(self.capacity.saturating_sub(available)),
-                time: Some(at),
-                ..memory
-            });
+        let (available, time) = (Some(self.threshold - 1), Some(at));
+        let node = &mut supposed.node;
+        if self.signal == Signal::MemoryAvailable {
+            let working_set = Some(self.capacity.saturating_sub(self.threshold - 1));
+            node.memory = node.memory.map(|memory| MemoryStats { available, working_set, time, ..memory });
+        } else {
+            node.node_fs = node.node_fs.map(|disk| FsStats { available, time, ..disk });
         }
         Arc::new(supposed)
     }
@@ -155,6 +165,8 @@ pub struct ArmedKillOrder {
     pub eviction: Eviction,
     /// Whom.
     pub victim: Arc<KnownPod>,
+    /// The signal of the threshold.
+    pub signal: Signal,
     /// The threshold: it is crossed when less than this is available, bytes.
     pub threshold: u64,
     /// What was available at the sample, bytes.
@@ -177,7 +189,12 @@ impl ArmedKillOrder {
     /// The sample that it was made on, with the threshold crossed at this time.
     pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
         let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
-        snapshot.node.memory = snapshot.node.memory.map(|memory| MemoryStats { time: Some(at), ..memory });
+        let (node, time) = (&mut snapshot.node, Some(at));
+        if self.signal == Signal::MemoryAvailable {
+            node.memory = node.memory.map(|memory| MemoryStats { time, ..memory });
+        } else {
+            node.node_fs = node.node_fs.map(|disk| FsStats { time, ..disk });
+        }
         Some(Arc::new(snapshot))
     }
 }
@@ -187,7 +204,7 @@ pub(crate) fn checked_order(
     threshold: HardThreshold,
     decision: Decision,
 ) -> Result<ArmedKillOrder, NotArmedReason> {
-    let HardThreshold { index, threshold: met_below, available, capacity } = threshold;
+    let HardThreshold { signal, index, threshold: met_below, available, capacity } = threshold;
     let Some(evaluation) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
     let first = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(Ok(*eviction)),
@@ -219,7 +236,7 @@ pub(crate) fn checked_order(
     if others.first().is_some_and(|other| is_alike(first, other)) {
         return Err(NotArmedReason::EqualRank);
     }
-    Ok(ArmedKillOrder { eviction, victim, threshold: met_below, available, capacity, decision })
+    Ok(ArmedKillOrder { eviction, victim, signal, threshold: met_below, available, capacity, decision })
 }
 
 /// Whether nothing but chance, the order of uids, puts one before the other.
@@ -244,7 +261,7 @@ fn is_alike(one: &Candidate, other: &Candidate) -> bool {
 pub enum NotArmedReason {
     /// The policy does not want it.
     Off,
-    /// No hard threshold of `memory.available` counts: soft ones never have a kill order.
+    /// No hard threshold of the signal counts: soft ones never have a kill order.
     #[serde(rename = "no_hard_line")]
     NoHardThreshold,
     /// What is available is not measured by the working set, whose growth charges bound.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::signal::Signal;
 use crate::units::{Format, GoDuration, Quantity};
 
 /// How evictions through the API server are carried out, in either profile.
@@ -117,6 +118,22 @@ pub enum KernelKillMode {
     /// Those for a hard threshold of `memory.available`: the memory charge that crosses the threshold kills
     /// a process of the pod that would be evicted first, if that pod's growth crossed it.
     HardMemory,
+    /// Those for a hard threshold of `nodefs.available` on an ext4: the buffered write that crosses the threshold
+    /// kills the process that writes, if it is of the pod that would be evicted first.
+    HardDisk,
+    /// Both.
+    HardMemoryAndDisk,
+}
+
+impl KernelKillMode {
+    /// Whether there may be a kill order for a threshold of this signal.
+    pub fn includes(self, signal: Signal) -> bool {
+        match signal {
+            Signal::MemoryAvailable => matches!(self, Self::HardMemory | Self::HardMemoryAndDisk),
+            Signal::NodeFsAvailable => matches!(self, Self::HardDisk | Self::HardMemoryAndDisk),
+            _ => false,
+        }
+    }
 }
 
 /// Bytes that the memory of a pod may grow by in the grace period of a hard memory eviction; 0 for no

@@ -164,6 +164,18 @@ impl DiskMonitor {
         Some([device(node)?, device(image)?])
     }
 
+    /// `st_dev` of nodefs if it is ext4.
+    pub fn ext4_node_fs(&self) -> Option<u64> {
+        let [node, _] = self.file_systems.devices();
+        node.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
+    }
+
+    /// Bytes that are available on nodefs at this moment.
+    pub fn node_fs_available(&self) -> Option<u64> {
+        let [node, _] = self.file_systems.read();
+        node.known()?.available
+    }
+
     /// Bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of two values says
     /// something.
     pub fn grown_bytes(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::disk_layout::Parts;
 use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::{
@@ -13,8 +14,8 @@ use crate::pods::EVICT;
 use crate::policy::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind};
 use crate::policy::{Policy, Threshold};
 use crate::reading::{Reading, UnknownReason};
-use crate::signal::Signal::{MemoryAvailable, PidAvailable};
-use crate::snapshot::{NodeStats, Snapshot};
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
+use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, Snapshot, SnapshotBuilder};
 
 use crate::engine::kernel_kill::ArmedKillOrder;
 use crate::engine::kernel_kill::NotArmedReason;
@@ -42,7 +43,7 @@ fn sample(available: u64) -> Arc<Snapshot> {
 }
 
 fn kill_order(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
-    engine.kill_order(at(1), sample, 500)
+    engine.kill_order(at(1), sample, MemoryAvailable, 500)
 }
 
 fn refused(policy: Policy, pods: Vec<Pod>) -> NotArmedReason {
@@ -184,12 +185,66 @@ fn not_while_somebody_is_on_the_way_or_something_else_drives() {
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, THRESHOLD)], |_| ()), two());
     let crossed = snapshot(node(90, 900, at(1)), &[memory_of("a", 300), memory_of("b", 200)]);
     assert_eq!(victims(&step(&mut engine, 1, Event::Sample(crossed))).len(), 1);
-    let why = engine.kill_order(at(2), &sample(300), 500).unwrap_err();
+    let why = engine.kill_order(at(2), &sample(300), MemoryAvailable, 500).unwrap_err();
     assert_eq!(why, NotArmedReason::NoCandidate(EvaluationEnd::ReleaseInProgress));
     let waits = |thresholds: Vec<Threshold>| Event::Propose(Box::new(on(enhanced(thresholds, |_| ()))));
     let mut engine = with(enhanced(vec![hard(MemoryAvailable, THRESHOLD)], |_| ()), two());
     step(&mut engine, 1, waits(vec![hard(MemoryAvailable, "900")]));
     assert_eq!(kill_order(&engine, &sample(300)).unwrap_err(), NotArmedReason::ConfigPending);
+}
+
+/// Two pods that use a disk of 1,000 bytes, of which so much is available.
+fn disk_sample(available: u64) -> Arc<Snapshot> {
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(900, available, at(1)));
+    for (uid, used) in [("a", 200), ("b", 300)] {
+        let logs = ContainerStatValues { logs_used: Some(used), ..ContainerStatValues::default() };
+        builder.pod(uid, PodStatValues::default()).container("main", logs);
+    }
+    Arc::new(builder.finish())
+}
+
+fn disk_order(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {
+    engine.kill_order(at(1), sample, NodeFsAvailable, 500)
+}
+
+fn for_writers(mode: KernelKillMode, threshold: Threshold) -> Engine {
+    let policy = Policy { kernel_kill: mode, ..policy(vec![threshold]) };
+    let pods = set_by(&policy, two());
+    engine(policy, &pods)
+}
+
+#[test]
+fn the_kill_order_for_writers_is_the_decision_that_a_crossing_brings_without_reclaim() {
+    let threshold = || hard(NodeFsAvailable, THRESHOLD);
+    for mode in [KernelKillMode::HardDisk, KernelKillMode::HardMemoryAndDisk] {
+        let mut engine = for_writers(mode, threshold());
+        step(&mut engine, 1, Event::Sample(disk_sample(300)));
+        let order = disk_order(&engine, &disk_sample(300)).unwrap();
+        assert_eq!((&*order.victim.pod.uid, order.signal, order.headroom()), ("b", NodeFsAvailable, 200));
+        let met = step(&mut engine, 2, Event::Sample(order.met_at(at(2)).unwrap()));
+        assert!(met.awaits_reclaim());
+        let decision = step(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Absent)));
+        assert_eq!(victims(&decision), victims(&order.decision));
+    }
+}
+
+#[test]
+fn no_kill_order_for_writers_unless_asked_for_and_near_a_hard_threshold_and_with_pods_that_are_measured() {
+    let writers = || for_writers(KernelKillMode::HardDisk, hard(NodeFsAvailable, THRESHOLD));
+    let memory = for_writers(KernelKillMode::HardMemory, hard(NodeFsAvailable, THRESHOLD));
+    assert_eq!(disk_order(&memory, &disk_sample(300)).unwrap_err(), NotArmedReason::Off);
+    assert_eq!(kill_order(&writers(), &sample(300)).unwrap_err(), NotArmedReason::Off);
+    let soft = for_writers(KernelKillMode::HardDisk, soft(NodeFsAvailable, THRESHOLD, 30));
+    assert_eq!(disk_order(&soft, &disk_sample(300)).unwrap_err(), NotArmedReason::NoHardThreshold);
+    for (available, reason) in
+        [(601, NotArmedReason::Far), (100, NotArmedReason::AtThreshold), (99, NotArmedReason::ThresholdMet)]
+    {
+        assert_eq!(disk_order(&writers(), &disk_sample(available)).unwrap_err(), reason);
+    }
+    let unmeasured = NodeStats { unmeasured: Parts::ALL, ..node(900, 300, at(1)) };
+    let reason = disk_order(&writers(), &snapshot(unmeasured, &[])).unwrap_err();
+    assert_eq!(reason, NotArmedReason::NoCandidate(EvaluationEnd::CannotRank));
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! The kill order for writers, as the BPF programs have it.
+
+use eviction_common::{DiskKillOrder, DiskTotal};
+
+use super::BpfHandle;
+use super::disk::kernel_device;
+use super::kernel_kill::{ArmError, OrderNumber};
+use crate::AttachWhen;
+use crate::sys::MapEntry;
+
+/// A kill order for the buffered write that crosses a threshold of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArmedDiskOrder {
+    /// The victim's cgroup.
+    pub victim_id: u64,
+    /// `st_dev` of the file system.
+    pub device: u64,
+    /// When it expires, nanoseconds of `CLOCK_MONOTONIC`.
+    pub expires_ns: u64,
+}
+
+impl BpfHandle {
+    /// Whether an order for this file system would be carried out: its blocks are counted, and the hook on
+    /// reservations is attached.
+    pub fn can_kill_writers(&self, device: u64) -> bool {
+        let is_counted = self.disks().any(|counted| counted == device);
+        self.has_kernel_kill() && is_counted && self.is_attached(AttachWhen::NearDiskThreshold)
+    }
+
+    /// Arms an order instead of the one before: `headroom` bytes were left to the threshold when `since` was taken of the
+    /// file system. From now on until it expires, or another call, a process of the victim may be killed by it, once.
+    ///
+    /// # Errors
+    /// See [`ArmError`]. Then none is armed.
+    pub fn arm_disk_kill(
+        &mut self,
+        order: &ArmedDiskOrder,
+        since: DiskTotal,
+        headroom: u64,
+    ) -> Result<OrderNumber, ArmError> {
+        if self.disarm_disk_kill()? {
+            return Err(ArmError::CarriedOut);
+        }
+        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
+        kernel_kill.last_verdict += 1;
+        let generation = kernel_kill.last_verdict;
+        let bytes_then = since.bytes();
+        let mut order = DiskKillOrder {
+            generation,
+            victim_id,
+            // With this byte more the threshold is crossed, and not only reached.
+            bytes_limit: bytes_then.saturating_add_unsigned(headroom.saturating_add(1)),
+            bytes_then,
+            expires_ns,
+            device: kernel_device(device).into(),
+            check: 0,
+        };
+        order.check = order.checked();
+        // The token first: without it nothing is carried out, and it alone does nothing.
+        kernel_kill.ticket.insert(generation, 1, 0)?;
+        kernel_kill.disk_order_armed = Some(generation);
+        if let Err(error) = kernel_kill.disk_order.set(0, MapEntry(order), 0) {
+            let _ = self.disarm_disk_kill();
+            return Err(error.into());
+        }
+        Ok(OrderNumber(generation))
+    }
+
+    /// Disarms the order; whether it was carried out before. Then its event comes, if it is not there yet.
+    ///
+    /// # Errors
+    /// If the map cannot be written. The order expires all the same.
+    pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
+        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
+        let Some(generation) = kernel_kill.disk_order_armed.take() else { return Ok(false) };
+        let is_carried_out = kernel_kill.take_token(generation);
+        kernel_kill.disk_order.set(0, MapEntry(DiskKillOrder::NONE), 0)?;
+        is_carried_out
+    }
+}

@@ -1,0 +1,96 @@
+//! Kernel kill for writers: carries out the armed order on the process whose buffered write takes the block that
+//! crosses the threshold. Such a write looks for a fatal signal page by page, so the process writes no more.
+
+use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::map, maps::Array};
+use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write, WriteJudgement};
+
+use crate::{
+    config::{has_kernel_kill, offset},
+    kernel_kill::{CarriedOut, Running, running, strike, withhold},
+    memcg::{css_of_task, id_of_css},
+    probe_read::{Probe, Read},
+};
+
+/// The armed order.
+#[map]
+static DISK_KILL_ORDER: Array<DiskKillOrder> = Array::with_max_entries(1, 0);
+
+/// The running task, of the memory cgroup `leaf_id`, took blocks of a device: so many bytes are taken of it now.
+#[inline(always)]
+pub(crate) fn look(device: u32, taken: i64, leaf_id: u64) {
+    if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
+        return;
+    }
+    let Some(order) = DISK_KILL_ORDER.get(0) else { return };
+    // SAFETY: the map's value; volatile, since user space writes it.
+    let order = unsafe { core::ptr::read_volatile(order) };
+    if order.generation == 0 || taken < order.bytes_limit {
+        return;
+    }
+    let running = running();
+    let why = match order.judge(&WriteFacts { device, taken, running: &running }) {
+        WriteJudgement::Pass => return,
+        WriteJudgement::Withhold(why) => Some(why),
+        WriteJudgement::Kill => {
+            let DiskKillOrder { generation, victim_id, bytes_then, .. } = order;
+            let (cause, grown) = (KernelKillCause::Disk, taken.wrapping_sub(bytes_then) as u64);
+            strike(&CarriedOut { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
+        }
+    };
+    if let Some(why) = why {
+        withhold(why, order.generation);
+    }
+}
+
+struct WriteFacts<'a> {
+    device: u32,
+    taken: i64,
+    running: &'a Running,
+}
+
+impl Write for WriteFacts<'_> {
+    #[inline(always)]
+    fn device(&self) -> u64 {
+        self.device.into()
+    }
+
+    #[inline(always)]
+    fn taken(&self) -> i64 {
+        self.taken
+    }
+
+    #[inline(always)]
+    fn is_within(&self, cgroup_id: u64) -> bool {
+        // SAFETY: the running task.
+        let mut css = unsafe { css_of_task::<Probe>(self.running.task) };
+        for _ in 0..MAX_ANCESTORS {
+            if css.is_null() {
+                return false;
+            }
+            // SAFETY: a css; any address goes.
+            unsafe {
+                if id_of_css::<Probe>(css) == cgroup_id {
+                    return true;
+                }
+                css = Probe::at::<usize>(css, offset!(css_parent)) as *const u8;
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn tgid(&self) -> u32 {
+        self.running.tgid
+    }
+
+    #[inline(always)]
+    fn has_memory(&self) -> bool {
+        self.running.mm != 0
+    }
+
+    #[inline(always)]
+    fn now_ns(&self) -> u64 {
+        // SAFETY: a helper without arguments.
+        unsafe { bpf_ktime_get_ns() }
+    }
+}

@@ -1,0 +1,120 @@
+//! Kernel kill for writers: the buffered write that crosses a threshold ends with the process that makes it.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+
+use serde_json::json;
+use tests::agent::{self, Agent, Event, Options};
+use tests::file_system::{FileSystem, Kind};
+use tests::interrupt::Interrupt;
+use tests::node::{Node, PodSpec};
+use tests::process::wait_until;
+use tests::workload::Workload;
+
+use crate::agent::{GUARD, is_decision, node, pod, writer, writing};
+use crate::hooks::available;
+use crate::{MIB, mount};
+
+const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardDisk\nthresholdMargin: {mode: Never}\n";
+/// What may be written until the threshold is met.
+const HEADROOM: u64 = 24 * MIB;
+
+/// A node with a pod that has asked for nothing and uses much of the disk, and one that keeps to what it asked for. The
+/// agent has its kill order on the first.
+struct Scene {
+    node: Node,
+    hog: usize,
+    modest: usize,
+    writers: [Workload; 2],
+    threshold: u64,
+    agent: Agent,
+}
+
+impl Scene {
+    /// Or why there is none here.
+    fn new(disk: &FileSystem, mut node: Node) -> Result<Self, String> {
+        let hog = node.add(pod("hog", None)).unwrap();
+        let modest = node.add(PodSpec { storage_request_mib: 200, ..pod("modest", None) }).unwrap();
+        let writers = [writer(disk, &node, hog, 32), writer(disk, &node, modest, 64)];
+        let threshold = available(disk) - HEADROOM;
+        let config = node.file("agent.yaml");
+        fs::write(&config, CONFIG).unwrap();
+        let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
+        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
+        options.config = Some(config);
+        let paths = [("--nodefs", ""), ("--kubelet-root-dir", "kubelet")];
+        let paths =
+            paths.map(|(option, path)| [option.to_owned(), disk.path().join(path).display().to_string()]);
+        options.more = paths.concat();
+        let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+        if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
+            return Err(format!("no hook on reservations of ext4: {:?}", agent.backend("disk near")));
+        }
+        let scene = Self { node, hog, modest, writers, threshold, agent };
+        wait_until("an armed kill order", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
+            .unwrap();
+        Ok(scene)
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        self.agent.metrics().unwrap().sum(name, &[])
+    }
+
+    fn wait_for_the_end(&mut self) {
+        let is_end =
+            |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+        self.agent.wait_for("the end of the eviction", GUARD, is_end).unwrap();
+        let [_, modest] = &mut self.writers;
+        assert!(modest.process().is_running().unwrap());
+    }
+}
+
+/// Makes a scene, or ends the test.
+macro_rules! scene {
+    ($disk:expr) => {
+        match Scene::new($disk, node!()) {
+            Ok(scene) => scene,
+            Err(why) => tests::skip!("{why}"),
+        }
+    };
+}
+
+#[test]
+fn the_writer_that_crosses_is_killed_in_the_kernel_and_the_rest_of_its_pod_is_evicted() {
+    let disk = mount!(Kind::Ext4);
+    let mut scene = scene!(&disk);
+    let mut runaway = writing(&disk, &scene.node, scene.hog, 200);
+    assert_eq!(runaway.process().wait().unwrap().signal(), Some(9));
+    let left = available(&disk);
+    // A write looks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
+    assert!(left + MIB / 2 >= scene.threshold, "{left} of {}", scene.threshold);
+    assert!(left < scene.threshold + MIB, "it was killed at {left} of {}", scene.threshold);
+    let decision = scene.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "nodefs.available"));
+    let is_kill = |event: &Event| event.kind() == "kernel_kill";
+    let kill = scene.agent.wait_for("the event of the kernel kill", GUARD, is_kill).unwrap();
+    assert_eq!((kill.text("signal"), kill.number("id")), ("nodefs.available", decision.number("id")));
+    assert_eq!(kill.number("threshold_bytes"), Some(scene.threshold));
+    scene.wait_for_the_end();
+    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 1.0);
+    scene.agent.stop().unwrap();
+}
+
+#[test]
+fn a_writer_of_another_pod_is_not_killed_and_the_pod_that_would_go_is_evicted_by_the_agent() {
+    let disk = mount!(Kind::Ext4);
+    let mut scene = scene!(&disk);
+    let mut other = writing(&disk, &scene.node, scene.modest, 100);
+    other.wait_event("written").unwrap();
+    let decision = scene.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    assert_ne!(decision.text("detected_by"), "kernel_kill");
+    scene.wait_for_the_end();
+    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 0.0);
+    let reason = [("reason", "not_victim")];
+    let suppressed =
+        scene.agent.metrics().unwrap().sum("eviction_agent_kernel_kill_suppressed_total", &reason);
+    assert!(suppressed >= 1.0, "{suppressed}");
+    assert!(other.process().is_running().unwrap());
+    scene.agent.stop().unwrap();
+}
