@@ -109,7 +109,10 @@ fn every_expression_has_series_when_something_happens() {
             let series = server.range(text(&alert, "expr"), span).unwrap();
             let wanted = first.is_some_and(|first| first == story);
             let is_over = first.is_some_and(|first| (first as u8) < story as u8);
-            if !is_over && !OF_THE_MACHINE.contains(&name) && series.is_empty() == wanted {
+            // A busy machine misses a scrape now and then; an alert that waits does not fire for that.
+            let missed = usize::from(alert.get("for").is_some());
+            let holds = series.iter().any(|it| it["values"].as_array().is_some_and(|it| it.len() > missed));
+            if !is_over && !OF_THE_MACHINE.contains(&name) && holds != wanted {
                 wrong.push(format!("{name} in {story:?}: {series:?}"));
             }
         }
