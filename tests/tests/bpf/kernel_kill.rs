@@ -10,6 +10,7 @@ use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
 mod growth;
 mod others;
+mod writers;
 
 const SECOND: u64 = 1_000_000_000;
 
