@@ -14,6 +14,7 @@ use tests::bench::row::{Goal, Row};
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::wait_until;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
@@ -37,6 +38,13 @@ const NEAR: u64 = 48 * MIB;
 /// 64 KiB each.
 const BLOCKS: &str = "256";
 const GOES: usize = 12;
+/// The case of a writer that is killed in the kernel.
+const KILLED: &str = "ext4, full speed, kernel kill";
+const KERNEL_KILL: &str = "apiVersion: eviction-agent.io/v1alpha1
+kind: AgentConfiguration
+kernelKill: HardDisk
+thresholdMargin: {mode: Never}
+";
 /// A full sample falls into each.
 const PIECE: Duration = Duration::from_secs(10);
 
@@ -121,6 +129,10 @@ pub(crate) fn run(stage: &mut Stage, runs: usize, pairs: usize, seconds: u64) ->
             stage.keep(rows(load, means, &crossings))?;
         }
     }
+    if stage.wants(KILLED) {
+        let beyond = (0..runs).map(|_| kill_writer(stage)).collect::<Result<_>>()?;
+        stage.keep(vec![Row::new(KILLED, "overshoot at death", "MiB", beyond).goal(Goal::Max(0.0))])?;
+    }
     if stage.wants("near") {
         let slowdowns = slowdowns(stage, pairs)?;
         stage.keep(slowdowns)?;
@@ -195,10 +207,22 @@ impl Site {
     }
 
     fn agent(&self, stage: &Stage, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
+        self.agent_with(stage, signal, threshold, "none", agent::at_the_line(&self.node)?, more)
+    }
+
+    fn agent_with(
+        &self,
+        stage: &Stage,
+        signal: &str,
+        threshold: u64,
+        action: &'static str,
+        config: PathBuf,
+        more: &[&str],
+    ) -> Result<Agent> {
         let kubelet = json!({"evictionHard": {signal: threshold.to_string()}});
         let mut options = stage.options(&self.node, &kubelet)?;
-        options.action = "none";
-        options.config = Some(agent::at_the_line(&self.node)?);
+        options.action = action;
+        options.config = Some(config);
         let path = self.disk.path().display().to_string();
         let root = self.disk.path().join("kubelet").display().to_string();
         let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
@@ -299,6 +323,30 @@ fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
         late_us: decided.saturating_sub(crossed) as f64 / 1000.0,
         beyond: record.bytes_at(decided).saturating_sub(headroom) as f64,
     })
+}
+
+/// How much a writer at full speed has taken beyond the threshold when it is dead, MiB.
+fn kill_writer(stage: &Stage) -> Result<f64> {
+    stage.interrupt.check()?;
+    let site = Site::new(3, None, DISK)?;
+    let threshold = Load::Write.left(site.disk.path())? - NEAR;
+    let config = site.node.file("kernel-kill.yaml");
+    fs::write(&config, KERNEL_KILL).context("write the configuration")?;
+    let mut agent = site.agent_with(stage, Load::Write.signal(), threshold, "kill", config, &[])?;
+    let is_armed = || {
+        let metrics = agent.metrics();
+        metrics.is_ok_and(|metrics| metrics.sum("eviction_agent_kernel_kill_armed", &[]) > 0.0)
+    };
+    wait_until("an armed kill order", is_armed)?;
+    let (file, size) = (site.volume(0).join("file").display().to_string(), DISK.to_string());
+    let arguments = ["write", "--file", &file, "--size", &size];
+    let mut writer = Workload::start(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    writer.go()?;
+    writer.process().wait()?;
+    let left = Load::Write.left(site.disk.path())?;
+    agent.wait_for("the event of the kernel kill", GUARD, |event| event.kind() == "kernel_kill")?;
+    agent.stop()?;
+    Ok((threshold as f64 - left as f64) / MIB as f64)
 }
 
 /// How much slower buffered writes are near a threshold, by processor time, and the noise of that.
