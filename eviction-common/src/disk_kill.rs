@@ -45,7 +45,7 @@ pub enum WriteJudgement {
     /// Nothing: the threshold is not crossed, or no order is armed for it.
     Pass,
     /// It is crossed, and the process is not killed for this reason.
-    Withhold(Suppressed),
+    Suppress(Suppressed),
     /// The process is to be killed, by whoever takes the order's token.
     Kill,
 }
@@ -82,19 +82,19 @@ impl DiskKillOrder {
             return WriteJudgement::Pass;
         }
         if self.check != self.checked() {
-            return WriteJudgement::Withhold(Suppressed::Torn);
+            return WriteJudgement::Suppress(Suppressed::Torn);
         }
         if !write.has_memory() {
-            return WriteJudgement::Withhold(Suppressed::KernelThread);
+            return WriteJudgement::Suppress(Suppressed::KernelThread);
         }
         if !write.is_within(self.victim_id) {
-            return WriteJudgement::Withhold(Suppressed::NotTheVictim);
+            return WriteJudgement::Suppress(Suppressed::NotTheVictim);
         }
         if write.tgid() == 1 {
-            return WriteJudgement::Withhold(Suppressed::FirstProcess);
+            return WriteJudgement::Suppress(Suppressed::FirstProcess);
         }
         if write.now_ns() >= self.expires_ns {
-            return WriteJudgement::Withhold(Suppressed::Expired);
+            return WriteJudgement::Suppress(Suppressed::Expired);
         }
         WriteJudgement::Kill
     }
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn each_other_fact_withholds_the_signal_with_its_reason() {
+    fn each_other_fact_suppresses_the_kill_with_its_reason() {
         for (write, reason) in [
             (Facts { has_memory: false, ..WRITER }, Suppressed::KernelThread),
             (Facts { of_victim: false, ..WRITER }, Suppressed::NotTheVictim),
             (Facts { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
             (Facts { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
         ] {
-            assert_eq!(order().judge(&write), WriteJudgement::Withhold(reason));
+            assert_eq!(order().judge(&write), WriteJudgement::Suppress(reason));
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
         for change in torn {
             let mut order = order();
             change(&mut order);
-            assert_eq!(order.judge(&WRITER), WriteJudgement::Withhold(Suppressed::Torn), "{order:?}");
+            assert_eq!(order.judge(&WRITER), WriteJudgement::Suppress(Suppressed::Torn), "{order:?}");
         }
     }
 }

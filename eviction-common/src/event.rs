@@ -24,7 +24,7 @@ pub enum Kind {
     CgroupRemoved = 4,
     /// There are, or come, too many tasks: [`crate::TaskAlarm`].
     TaskAlarm = 5,
-    /// A program carried out the standing verdict: [`crate::KernelKill`].
+    /// A program carried out the armed kill order: [`crate::KernelKill`].
     KernelKill = 6,
     /// A threshold on a file system was crossed: [`crate::DiskThresholdCrossed`].
     DiskThresholdCrossed = 7,

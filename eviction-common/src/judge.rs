@@ -1,12 +1,12 @@
-//! Whether a standing verdict is carried out at a charge: a rule about facts alone. The charge programs are built with it,
+//! Whether a armed kill order is carried out at a charge: a rule about facts alone. The charge programs are built with it,
 //! and the tests below ask it for every reason.
 
 use crate::{BATCH_PAGES, HUGE_PAGES, KillOrder, Suppressed};
 
-/// A charge near the line, as a program finds it; figures of memory in pages. Each fact is asked for only where it decides,
+/// A charge near the threshold, as a program finds it; figures of memory in pages. Each fact is asked for only where it decides,
 /// since most cost a call.
 pub trait Charge {
-    /// The cgroup whose line is near.
+    /// The cgroup whose threshold is near.
     fn level_id(&self) -> u64;
     /// Its usage.
     fn usage(&self) -> u64;
@@ -31,12 +31,12 @@ pub trait Charge {
 /// What is done about a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nothing: the line does not seem to be crossed, or none stands for it.
+    /// Nothing: the threshold does not seem to be crossed, or no kill order is armed for it.
     Pass,
-    /// It seems to be, and the process is let be for this reason.
-    Withhold(Suppressed),
-    /// The process is to be ended, by whoever takes the verdict's ticket out, with the pages that it has grown by.
-    Strike(u64),
+    /// It seems to be, and the process is not killed for this reason.
+    Suppress(Suppressed),
+    /// The process is to be killed, by whoever takes the kill order's token; by how many pages it has grown.
+    Kill(u64),
 }
 
 impl KillOrder {
@@ -47,7 +47,7 @@ impl KillOrder {
             return Judgement::Pass;
         }
         if self.check != self.checked() {
-            return Judgement::Withhold(Suppressed::Torn);
+            return Judgement::Suppress(Suppressed::Torn);
         }
         let usage = charge.usage();
         if self.level_id != charge.level_id() || usage < self.usage_least {
@@ -63,29 +63,29 @@ impl KillOrder {
             return Judgement::Pass;
         }
         if !charge.has_memory() {
-            return Judgement::Withhold(Suppressed::KernelThread);
+            return Judgement::Suppress(Suppressed::KernelThread);
         }
         if !charge.is_within(self.victim_id) {
-            return Judgement::Withhold(Suppressed::NotTheVictim);
+            return Judgement::Suppress(Suppressed::NotTheVictim);
         }
         if charge.tgid() == 1 {
-            return Judgement::Withhold(Suppressed::FirstProcess);
+            return Judgement::Suppress(Suppressed::FirstProcess);
         }
         if !charge.is_in_what_is_charged() {
-            return Judgement::Withhold(Suppressed::Remote);
+            return Judgement::Suppress(Suppressed::Remote);
         }
         let now_ns = charge.now_ns();
         if now_ns >= self.expires_ns {
-            return Judgement::Withhold(Suppressed::Expired);
+            return Judgement::Suppress(Suppressed::Expired);
         }
         if grown < self.growth {
-            return Judgement::Withhold(Suppressed::NotGrown);
+            return Judgement::Suppress(Suppressed::NotGrown);
         }
         let makes_room = now_ns < self.still_until_ns && self.is_full(usage, charge.max(), then);
         if !(has_risen || makes_room) {
-            return Judgement::Withhold(Suppressed::UsageStill);
+            return Judgement::Suppress(Suppressed::UsageStill);
         }
-        Judgement::Strike(grown)
+        Judgement::Kill(grown)
     }
 
     /// Whether page cache must make room at this usage. Where a huge page was to find room, reclaim may have left as much
@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    fn standing(change: impl FnOnce(&mut KillOrder)) -> KillOrder {
-        let mut verdict = KillOrder {
+    fn order_with(change: impl FnOnce(&mut KillOrder)) -> KillOrder {
+        let mut order = KillOrder {
             generation: 5,
             epoch: 3,
             victim_id: 9,
@@ -182,26 +182,26 @@ mod tests {
             still_until_ns: 1_500,
             check: 0,
         };
-        change(&mut verdict);
-        verdict.check = verdict.checked();
-        verdict
+        change(&mut order);
+        order.check = order.checked();
+        order
     }
 
     fn judged(change: impl FnOnce(&mut Facts)) -> Judgement {
         let mut facts = RUNAWAY;
         change(&mut facts);
-        standing(|_| ()).judge(&facts)
+        order_with(|_| ()).judge(&facts)
     }
 
     #[test]
-    fn a_runaway_of_the_victim_is_struck() {
-        assert_eq!(judged(|_| ()), Judgement::Strike(50_000));
+    fn a_runaway_of_the_victim_is_killed() {
+        assert_eq!(judged(|_| ()), Judgement::Kill(50_000));
     }
 
     #[test]
-    fn each_condition_alone_keeps_it_from_being_struck() {
+    fn each_condition_alone_keeps_it_from_being_killed() {
         use Suppressed::*;
-        let withheld = [
+        let suppressed = [
             (judged(|it| it.has_memory = false), KernelThread),
             (judged(|it| it.of_victim = false), NotTheVictim),
             (judged(|it| it.tgid = 1), FirstProcess),
@@ -211,13 +211,13 @@ mod tests {
             (judged(|it| it.then = None), UsageStill),
             (judged(|it| it.then = Some(151_001)), UsageStill),
         ];
-        for (judged, why) in withheld {
-            assert_eq!(judged, Judgement::Withhold(why));
+        for (judged, why) in suppressed {
+            assert_eq!(judged, Judgement::Suppress(why));
         }
     }
 
     #[test]
-    fn a_line_that_is_not_crossed_is_nobodys() {
+    fn a_threshold_that_is_not_crossed_kills_no_process() {
         let below = judged(|it| it.usage = 198_999);
         let elsewhere = judged(|it| it.level_id = 8);
         let nobody_grew = judged(|it| (it.then, it.grown) = (Some(199_000), 10));
@@ -240,16 +240,16 @@ mod tests {
     ];
 
     #[test]
-    fn half_a_verdict_strikes_nobody() {
-        let old = standing(|_| ());
-        let new = standing(|it| (it.generation, it.victim_id, it.growth) = (6, 10, 1));
+    fn a_kill_order_that_is_half_written_kills_no_process() {
+        let old = order_with(|_| ());
+        let new = order_with(|it| (it.generation, it.victim_id, it.growth) = (6, 10, 1));
         for from in 0..WORDS.len() {
             for to in from..=WORDS.len() {
                 let mut mixed = old;
                 WORDS[from..to].iter().for_each(|word| word(&mut mixed, &new));
                 if mixed != old && mixed != new {
                     let judged = mixed.judge(&RUNAWAY);
-                    assert_eq!(judged, Judgement::Withhold(Suppressed::Torn), "{from}..{to}");
+                    assert_eq!(judged, Judgement::Suppress(Suppressed::Torn), "{from}..{to}");
                 }
             }
         }
@@ -260,22 +260,23 @@ mod tests {
         // At the level's own limit, a huge page and what CPUs hold back below it.
         let at = |max| judged(|it| (it.max, it.then) = (max, Some(200_000)));
         let slack = 2 * BATCH_PAGES + HUGE_PAGES;
-        assert_eq!(at(200_000 + slack), Judgement::Strike(50_000));
-        assert_eq!(at(200_001 + slack), Judgement::Withhold(Suppressed::UsageStill));
+        assert_eq!(at(200_000 + slack), Judgement::Kill(50_000));
+        assert_eq!(at(200_001 + slack), Judgement::Suppress(Suppressed::UsageStill));
         // Where what was free is used up.
-        let with_room = |room| standing(|it| it.room = room).judge(&Facts { then: Some(200_000), ..RUNAWAY });
-        assert_eq!(with_room(slack), Judgement::Strike(50_000));
-        assert_eq!(with_room(slack + 1), Judgement::Withhold(Suppressed::UsageStill));
+        let with_room =
+            |room| order_with(|it| it.room = room).judge(&Facts { then: Some(200_000), ..RUNAWAY });
+        assert_eq!(with_room(slack), Judgement::Kill(50_000));
+        assert_eq!(with_room(slack + 1), Judgement::Suppress(Suppressed::UsageStill));
         // Later something else may have been freed.
         let late = judged(|it| (it.max, it.then, it.now_ns) = (200_000, Some(200_000), 1_500));
-        assert_eq!(late, Judgement::Withhold(Suppressed::UsageStill));
+        assert_eq!(late, Judgement::Suppress(Suppressed::UsageStill));
     }
 
     #[test]
     fn a_process_at_its_end_is_told_apart_before_anything_is_asked_of_its_group() {
         assert_eq!(
             judged(|it| (it.has_memory, it.of_victim, it.grown) = (false, false, 0)),
-            Judgement::Withhold(Suppressed::KernelThread)
+            Judgement::Suppress(Suppressed::KernelThread)
         );
     }
 }

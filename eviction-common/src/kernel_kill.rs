@@ -2,35 +2,35 @@
 //!
 //! User space marks each sample with an epoch, and arms a [`KillOrder`] that refers to it. The charge
 //! program kills the process that charges, if that process alone has grown by all that was left to the
-//! line when the sample was taken, and everything else that the verdict asks for holds as well.
+//! threshold when the sample was taken, and everything else that the kill order asks for holds as well.
 
 use crate::{
     Header,
     disk_kill::{FNV_BASIS, mixed},
 };
 
-/// The standing verdict; the value of map `VERDICT`, which has one. Figures of memory are in pages.
+/// The armed kill order; the value of map `KILL_ORDER`, which has one. Figures of memory are in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KillOrder {
-    /// Number of this verdict; none is used twice, and 0 is no verdict.
+    /// Number of this kill order; none is used twice, and 0 is no kill order.
     pub generation: u64,
     /// The sample that it was made on: what a process has grown is counted from its mark.
     pub epoch: u64,
     /// The cgroup of the victim. Only processes in it or below it are killed.
     pub victim_id: u64,
-    /// The cgroup whose line it is: the victim's is below it.
+    /// The cgroup whose threshold it is: the victim's is below it.
     pub level_id: u64,
     /// From when on it is not carried out any more.
     pub expires_ns: u64,
-    /// The line, where usage is what the level's page counter says: it is never less than the working
-    /// set, so with less the line is not crossed. 0 at the root, whose counter has not all of it.
+    /// The threshold, where usage is what the level's page counter says: it is never less than the working
+    /// set, so with less the threshold is not crossed. 0 at the root, whose counter has not all of it.
     pub usage_least: u64,
-    /// The distance to the line at the sample. The process must have grown by as much, and usage as
+    /// The distance to the threshold at the sample. The process must have grown by as much, and usage as
     /// well unless page cache makes room.
     pub growth: u64,
     /// What can be taken from the sample on until page cache must make room, where the level has no
-    /// limit at which its usage would stand; `u64::MAX` where nothing is said.
+    /// limit at which its usage would stand; `u64::MAX` where that is not known.
     pub room: u64,
     /// Until when usage that stands at the level's limit, or there, is taken for page cache that makes room.
     /// Later something else may have been freed as well.
@@ -40,7 +40,7 @@ pub struct KillOrder {
 }
 
 impl KillOrder {
-    /// No verdict.
+    /// No kill order.
     pub const NONE: Self = Self {
         generation: 0,
         epoch: 0,
@@ -82,17 +82,17 @@ impl KillOrder {
     }
 }
 
-/// Indices into map `MARK`: the number of the last sample, 0 while no line is near.
+/// Indices into map `SAMPLE_EPOCH`: the number of the last sample, 0 while no threshold is near.
 pub const MARK_EPOCH: u32 = 0;
 
-/// The cgroup whose line is near.
+/// The cgroup whose threshold is near.
 pub const MARK_LEVEL: u32 = 1;
 
 /// How many there are.
 pub const MARKS: u32 = 2;
 
-/// What a process or the level had when it was first seen after a mark; the value of map `GROWTH`,
-/// whose key is the process, and of map `RISE`, which has one.
+/// What a process or the level had when it was first seen after a mark; the value of map `GROWTH_BASELINE`,
+/// whose key is the process, and of map `USAGE_BASELINE`, which has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GrowthBaseline {
@@ -103,17 +103,17 @@ pub struct GrowthBaseline {
     pub epoch: u64,
     /// Anonymous pages of the process then, or usage of the level.
     pub pages: u64,
-    /// The mark before, which a verdict still may refer to.
+    /// The mark before, which a kill order still may refer to.
     pub before_epoch: u64,
     /// Pages then.
     pub before_pages: u64,
 }
 
-/// Why a crossing was not answered with SIGKILL; the index into map `WITHHELD`.
+/// Why a crossing was not answered with SIGKILL; the index into map `SUPPRESSED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Suppressed {
-    /// The verdict was being written.
+    /// The kill order was being written.
     Torn = 0,
     /// The task is one of the kernel's, which has no memory of its own.
     KernelThread = 1,
@@ -123,13 +123,13 @@ pub enum Suppressed {
     NotTheVictim = 3,
     /// The task charges to another cgroup than its own.
     Remote = 4,
-    /// The verdict is too old.
+    /// The kill order is too old.
     Expired = 5,
     /// The process has not grown by the distance: others did, or it fills the page cache.
     NotGrown = 6,
     /// The process has grown by the distance, but usage has not: something else was freed.
     UsageStill = 7,
-    /// The verdict was carried out already, or withdrawn.
+    /// The kill order was carried out already, or withdrawn.
     Spent = 8,
     /// The record did not fit into the ring: nobody is killed without a record.
     NoRoom = 9,
@@ -174,17 +174,17 @@ impl Suppressed {
     }
 }
 
-/// How often, on one CPU; the value of map `WITHHELD`.
+/// How often, on one CPU; the value of map `SUPPRESSED`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SuppressedCount {
-    /// The verdict for which it was counted last: once for each is enough.
+    /// The kill order for which it was counted last: once for each is enough.
     pub generation: u64,
-    /// For how many verdicts.
+    /// For how many kill orders.
     pub count: u64,
 }
 
-/// A program carried out the standing verdict. Pushed at once and with a wake-up.
+/// A program carried out the armed kill order. Pushed at once and with a wake-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KernelKill {

@@ -6,7 +6,7 @@ use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Wri
 
 use crate::{
     config::{has_kernel_kill, offset},
-    kernel_kill::{CarriedOut, Running, running, strike, withhold},
+    kernel_kill::{CarriedOut, Running, count_suppressed, running, send_kill},
     memcg::{css_of_task, id_of_css},
     probe_read::{Probe, Read},
 };
@@ -30,15 +30,15 @@ pub(crate) fn look(device: u32, taken: i64, leaf_id: u64) {
     let running = running();
     let why = match order.judge(&WriteFacts { device, taken, running: &running }) {
         WriteJudgement::Pass => return,
-        WriteJudgement::Withhold(why) => Some(why),
+        WriteJudgement::Suppress(why) => Some(why),
         WriteJudgement::Kill => {
             let DiskKillOrder { generation, victim_id, bytes_then, .. } = order;
             let (cause, grown) = (KernelKillCause::Disk, taken.wrapping_sub(bytes_then) as u64);
-            strike(&CarriedOut { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
+            send_kill(&CarriedOut { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
         }
     };
     if let Some(why) = why {
-        withhold(why, order.generation);
+        count_suppressed(why, order.generation);
     }
 }
 

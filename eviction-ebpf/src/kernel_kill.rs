@@ -5,8 +5,8 @@
 //! taken before it touches another page. An interrupt's charge finds the interrupted task; then too
 //! the conditions are on the one that would be signalled.
 //!
-//! Cost while no line is near: one look into an array; while one is near: a few reads and the way up
-//! to the level, for each look at a charge.
+//! Cost while no threshold is near: one lookup in an array; while one is near: a few reads and the way up
+//! to the level, for each inspected charge.
 
 use aya_ebpf::{
     bindings::{BPF_NOEXIST, BPF_RB_NO_WAKEUP},
@@ -37,11 +37,11 @@ const SIGKILL: u32 = 9;
 #[map]
 static SAMPLE_EPOCH: Array<u64> = Array::with_max_entries(MARKS, 0);
 
-/// What stands.
+/// The armed kill order.
 #[map]
 static KILL_ORDER: Array<KillOrder> = Array::with_max_entries(1, 0);
 
-/// Who takes the verdict's number out carries it out.
+/// Numbers of armed kill orders: whoever takes one out carries it out.
 #[map]
 pub(crate) static KILL_ORDER_TOKEN: HashMap<u64, u8> = HashMap::with_max_entries(8, 0);
 
@@ -68,7 +68,7 @@ pub(crate) struct Running {
     anon: u64,
 }
 
-/// The level of the verdict, above the memory cgroup that was charged.
+/// The level of the kill order, above the memory cgroup that was charged.
 struct GuardedLevel {
     usage: u64,
     max: u64,
@@ -86,10 +86,10 @@ pub(crate) fn look<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
     if epoch == 0 {
         return;
     }
-    let Some(verdict) = KILL_ORDER.get(0) else { return };
+    let Some(order) = KILL_ORDER.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
-    let verdict = unsafe { core::ptr::read_volatile(verdict) };
-    let Some(level) = level::<M>(memcg, way, level_id, verdict.victim_id) else { return };
+    let order = unsafe { core::ptr::read_volatile(order) };
+    let Some(level) = level::<M>(memcg, way, level_id, order.victim_id) else { return };
     let running = running();
     if running.mm != 0 {
         mark(&running, epoch);
@@ -97,17 +97,17 @@ pub(crate) fn look<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
     if let Some(rise) = USAGE_BASELINE.get_ptr_mut(0) {
         note(rise, level_id, epoch, level.usage);
     }
-    let why = match verdict.judge(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
+    let why = match order.judge(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
         Judgement::Pass => return,
-        Judgement::Withhold(why) => Some(why),
-        Judgement::Strike(grown) => {
-            let KillOrder { generation, victim_id, .. } = verdict;
+        Judgement::Suppress(why) => Some(why),
+        Judgement::Kill(grown) => {
+            let KillOrder { generation, victim_id, .. } = order;
             let (cause, usage) = (KernelKillCause::Memory, level.usage);
-            strike(&CarriedOut { cause, generation, victim_id, leaf_id, usage, grown }, &running)
+            send_kill(&CarriedOut { cause, generation, victim_id, leaf_id, usage, grown }, &running)
         }
     };
     if let Some(why) = why {
-        withhold(why, verdict.generation);
+        count_suppressed(why, order.generation);
     }
 }
 
@@ -121,7 +121,7 @@ fn marked(index: u32) -> u64 {
     }
 }
 
-/// A charge near the line, of which each fact is looked up when the verdict asks for it.
+/// A charge near the threshold; each fact is looked up when the kill order asks for it.
 struct ChargeFacts<'a> {
     level_id: u64,
     level: &'a GuardedLevel,
@@ -200,7 +200,7 @@ pub(crate) struct CarriedOut {
 
 /// Sends the signal to the running process, if nobody did for this order.
 #[inline(always)]
-pub(crate) fn strike(order: &CarriedOut, running: &Running) -> Option<Suppressed> {
+pub(crate) fn send_kill(order: &CarriedOut, running: &Running) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {
         return Some(Suppressed::NoRoom);
     };
@@ -329,9 +329,9 @@ fn level<M: Means>(memcg: &Memcg, way: &AncestorPath, level_id: u64, victim_id: 
     None
 }
 
-/// Counts it, once for each verdict and CPU.
+/// Counts it, once for each kill order and CPU.
 #[inline(always)]
-pub(crate) fn withhold(why: Suppressed, generation: u64) {
+pub(crate) fn count_suppressed(why: Suppressed, generation: u64) {
     let Some(count) = SUPPRESSED.get_ptr_mut(why as u32) else { return };
     // SAFETY: the map's value, of this CPU.
     unsafe {

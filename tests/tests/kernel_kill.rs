@@ -33,7 +33,7 @@ fn pod(name: &str, request_mib: u64) -> PodSpec {
 }
 
 /// A node with a pod that has little and uses much, whose last process has not begun to grow, and
-/// one that keeps to what it asked for. The agent has its verdict on the first.
+/// one that keeps to what it asked for. The agent has its order on the first.
 struct Scene {
     node: Node,
     hog: usize,
@@ -60,7 +60,7 @@ impl Scene {
         Self::with(label, &[])
     }
 
-    /// Whoever is in the pod with the verdict is told this as well.
+    /// Whoever is in the pod with the kill order is told this as well.
     fn with(label: &str, more: &[&str]) -> Result<Self, String> {
         if capabilities::facts().lockdown == Lockdown::Confidentiality {
             return Err("lockdown=confidentiality withholds what a kernel kill reads".to_owned());
@@ -81,7 +81,7 @@ impl Scene {
             return Err("no hook for charges".to_owned());
         }
         let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
-        wait_until("a verdict that stands", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
+        wait_until("an armed kill order", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
             .unwrap();
         Ok(scene)
     }
@@ -133,7 +133,7 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 
 #[test]
 fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
-    // A machine that gives the runaway less than 100 MB in two seconds lets the verdict expire.
+    // A machine that gives the runaway less than 100 MB in two seconds lets the kill order expire.
     for _ in 0..5 {
         let mut scene = scene!(Scene::new("kernel-kill"));
         signal(scene.agent.pid(), Signal::STOP).unwrap();
@@ -144,7 +144,7 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         signal(scene.agent.pid(), Signal::CONT).unwrap();
         if !hit {
             let why = scene.agent.metrics().unwrap();
-            assert!(took > GOOD / 2, "the verdict was good, and the runaway passed the line: {why:?}");
+            assert!(took > GOOD / 2, "the order was good, and the runaway passed the line: {why:?}");
             continue;
         }
         let told =
@@ -176,7 +176,7 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
     // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
     for _ in 0..5 {
         let mut scene = scene!(Scene::with("kernel-kill-grace", &["--on-term", "ignore"]));
-        // Somebody else crosses the line, whom the verdict is not on.
+        // Somebody else crosses the line, whom the kill order is not on.
         let mut crossing =
             workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
         crossing.go().unwrap();

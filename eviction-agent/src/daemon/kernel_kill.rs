@@ -1,8 +1,8 @@
 //! The kill orders as the loop keeps them: who was chosen, on which sample, until when.
 //!
 //! For memory: whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
-//! passed or a quarter of the way to the line is gone; the distance is that of each look. A choice
-//! that is older than two full samples of a node that is near is not carried out.
+//! passed or a quarter of the headroom is used; the distance is that of each sample. A choice that is
+//! older than two full samples near a threshold is not carried out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use eviction_node::sampler::MemoryUsage;
 
 use super::memory_notifier::{BpfBackend, NotArmed};
 
-/// Verdicts are made within this part of the node's memory before a line.
+/// Kill orders are made within this part of the node's memory before a threshold.
 const SHARE: u64 = 8;
 
-/// And never only nearer than this: somebody must get to run before it is used up.
+/// And within this at least: the agent must get to run before it is used up.
 const LEAST_BYTES: u64 = 256 << 20;
 
 /// A choice is made anew after this time.
@@ -32,34 +32,34 @@ const CHOICE: Duration = Duration::from_millis(100);
 /// So long a choice is good.
 const GOOD: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
 
-/// So long after a look usage that stands still is taken for page cache that makes room.
+/// So long after a sample usage that stands still is taken for page cache that makes room.
 const STILL: Duration = Duration::from_millis(100);
 
-/// By how much who goes already may grow within a tenth of a second, in order to end in good order.
+/// By how much a pod that is evicted already may grow within a tenth of a second, in order to end in good order.
 const BEYOND: u64 = 1 << 20;
 
-/// How many choices are remembered: a record of one that was replaced may be on its way.
+/// How many choices are remembered: the event of one that was replaced may come yet.
 const REMEMBERED: usize = 4;
 
-/// How long the record of a verdict that was carried out may be under way: a turn or two. Nobody is chosen meanwhile, since
-/// one crossing costs one pod.
-const UNTOLD: Duration = Duration::from_secs(1);
+/// How long the event of a kill order that was carried out is waited for. No pod is chosen meanwhile: one crossing costs
+/// one pod.
+const EVENT_WAIT: Duration = Duration::from_secs(1);
 
 /// So long pods' storage may be ranked by a reading of it, from its begin: as for an ordinary eviction.
 pub(crate) const GOOD_STORAGE: Duration = Duration::from_secs(1);
 
-/// Why no verdict stands, as far as the engine has no say in it.
+/// Why no kill order is armed, besides the reasons of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelKillIdle {
     /// The engine has none.
     NoOrder(NotArmedReason),
-    /// An eviction is under way, or a verdict was just carried out.
+    /// An eviction is under way, or a kill order was just carried out.
     UnderWay,
-    /// The hand would refuse: too soon, too often, or not a group to be killed.
+    /// The executor would refuse: too soon, too often, or not a cgroup to be killed.
     KillerRefuses,
     /// The pod has no cgroup, or several.
     SeveralCgroups,
-    /// The kernel side could not be told.
+    /// A BPF map could not be written.
     NotSet,
     /// Unused images or dead containers are removed first.
     ReclaimFirst,
@@ -85,10 +85,10 @@ impl KernelKillIdle {
     }
 }
 
-/// A choice, and the verdicts that were made of it.
+/// A choice, and the kill orders that were made of it.
 #[derive(Debug)]
 pub(crate) struct VictimChoice {
-    pub(crate) verdict: ArmedKillOrder,
+    pub(crate) order: ArmedKillOrder,
     pub(crate) victim_id: u64,
     /// When it was chosen.
     pub(crate) chosen: Instant,
@@ -99,7 +99,7 @@ pub(crate) struct VictimChoice {
     numbers: Option<(u64, u64)>,
 }
 
-/// The group whose line is guarded.
+/// The cgroup whose threshold is guarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuardedLevel {
     pub(crate) id: u64,
@@ -119,14 +119,14 @@ pub(crate) struct KillOrders {
     /// The last one is the present one, if `stands`.
     choices: VecDeque<Arc<VictimChoice>>,
     is_chosen: bool,
-    /// When the last verdict was told.
-    stood_mono_ns: u64,
-    /// Until then a verdict that was carried out while it was withdrawn may still be told of.
-    untold_until_ns: u64,
+    /// When the last order was armed.
+    armed_mono_ns: u64,
+    /// Until then the event of a kill order that was carried out while it was withdrawn may come.
+    event_awaited_until_ns: u64,
     idle: Option<KernelKillIdle>,
 }
 
-/// How near a line must be for a verdict to stand.
+/// How near a threshold must be for a kill order to be armed.
 pub(crate) fn reach(memory_capacity: u64) -> u64 {
     (memory_capacity / SHARE).max(LEAST_BYTES)
 }
@@ -138,38 +138,38 @@ impl KillOrders {
             epoch: None,
             choices: VecDeque::new(),
             is_chosen: false,
-            stood_mono_ns: 0,
-            untold_until_ns: 0,
+            armed_mono_ns: 0,
+            event_awaited_until_ns: 0,
             idle: None,
         }
     }
 
-    /// Marks the sample that was just taken of a level that is near its line, or lets the kernel side rest where the line is far.
+    /// Marks the sample that was just taken of a level that is near its threshold, or ends the marks where it is far.
     pub(crate) fn mark(&mut self, bpf: &mut BpfBackend, near: Option<u64>) {
         self.epoch = match near {
             Some(level_id) => bpf.mark_sample(level_id),
             None => {
                 self.is_chosen = false;
-                bpf.rest_kill();
+                bpf.end_kill_marks();
                 None
             }
         };
     }
 
-    /// Whether what stands counts from a sample of this moment.
+    /// Whether the armed order counts from a sample of this moment.
     pub(crate) fn is_young(&self, mono_ns: u64) -> bool {
-        mono_ns.saturating_sub(self.stood_mono_ns) < nanos(STILL)
+        mono_ns.saturating_sub(self.armed_mono_ns) < nanos(STILL)
     }
 
-    /// Leaves what stands as it is, at this look: growth is to count from the sample that it was made on.
+    /// Leaves the armed order as it is: growth is to count from the sample that it was made on.
     pub(crate) fn keep(&mut self) {
         self.epoch = None;
     }
 
-    /// Whom the verdict that stands is on, while it is good.
+    /// The victim of the armed kill order, while it is good.
     pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
         let choice = self.present()?;
-        (mono_ns < choice.expires_ns).then_some(&*choice.verdict.victim)
+        (mono_ns < choice.expires_ns).then_some(&*choice.order.victim)
     }
 
     /// Whether the last sample was marked.
@@ -177,46 +177,46 @@ impl KillOrders {
         self.epoch.is_some()
     }
 
-    /// Whether somebody must be chosen anew, with so much left to the line.
+    /// Whether a pod must be chosen anew, with so much left to the threshold.
     pub(crate) fn wants_choice(&self, now: Instant, distance: u64) -> bool {
         let Some(choice) = self.present() else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
-        u128::from(age) >= CHOICE.as_nanos() || distance < choice.verdict.headroom() / 4 * 3
+        u128::from(age) >= CHOICE.as_nanos() || distance < choice.order.headroom() / 4 * 3
     }
 
-    /// Whether somebody is chosen.
+    /// Whether a pod is chosen.
     pub(crate) fn is_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// Whether somebody was chosen on a reading of pods' storage that began then.
+    /// Whether the pod was chosen on a reading of pods' storage that began then.
     pub(crate) fn is_chosen_on(&self, read_ns: u64) -> bool {
         let expires_ns = read_ns.saturating_add(nanos(GOOD_STORAGE));
         self.present().is_some_and(|choice| choice.expires_ns == expires_ns)
     }
 
-    /// Somebody was chosen for memory.
-    pub(crate) fn choose(&mut self, verdict: ArmedKillOrder, victim_id: u64, chosen: Instant) {
-        self.choose_until(verdict, victim_id, chosen, after(chosen, GOOD));
+    /// Sets the pod that was chosen for memory.
+    pub(crate) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant) {
+        self.choose_until(order, victim_id, chosen, after(chosen, GOOD));
     }
 
-    /// Somebody was chosen for a disk, on a reading of pods' storage that began then.
+    /// Sets the pod that was chosen for a disk, on a reading of pods' storage that began then.
     pub(crate) fn choose_writer(
         &mut self,
-        verdict: ArmedKillOrder,
+        order: ArmedKillOrder,
         victim_id: u64,
         chosen: Instant,
         read_ns: u64,
     ) {
-        self.choose_until(verdict, victim_id, chosen, read_ns.saturating_add(nanos(GOOD_STORAGE)));
+        self.choose_until(order, victim_id, chosen, read_ns.saturating_add(nanos(GOOD_STORAGE)));
     }
 
-    fn choose_until(&mut self, verdict: ArmedKillOrder, victim_id: u64, chosen: Instant, expires_ns: u64) {
+    fn choose_until(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant, expires_ns: u64) {
         if self.choices.len() == REMEMBERED {
             self.choices.pop_front();
         }
         self.choices.push_back(Arc::new(VictimChoice {
-            verdict,
+            order,
             victim_id,
             chosen,
             expires_ns,
@@ -226,7 +226,7 @@ impl KillOrders {
         self.is_chosen = true;
     }
 
-    /// Nobody may be chosen, or nothing may stand.
+    /// No pod may be chosen, or no order armed.
     pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, bpf: &mut BpfBackend, metrics: &Metrics) {
         self.withdraw(bpf);
         if self.idle != Some(idle) {
@@ -235,24 +235,24 @@ impl KillOrders {
         }
     }
 
-    /// Lets nothing stand; whether what stood was carried out before.
+    /// Disarms the order; whether it was carried out before.
     pub(crate) fn withdraw(&mut self, bpf: &mut BpfBackend) -> bool {
         self.is_chosen = false;
         let is_carried_out = bpf.disarm_kill(self.cause);
         if is_carried_out {
-            self.await_record();
+            self.await_event();
         }
         is_carried_out
     }
 
-    /// A verdict was carried out, and it was not told yet.
-    fn await_record(&mut self) {
-        self.untold_until_ns = mono_ns().saturating_add(nanos(UNTOLD));
+    /// A kill order was carried out, and its event has not come yet.
+    fn await_event(&mut self) {
+        self.event_awaited_until_ns = mono_ns().saturating_add(nanos(EVENT_WAIT));
     }
 
-    /// Lets the present choice stand at the distance of this look, and a little beyond it if the victim
-    /// goes by an ordinary decision already.
-    pub(crate) fn stand(
+    /// Arms the present choice at the distance of this sample, and a little beyond it if the victim is evicted by an
+    /// ordinary decision already.
+    pub(crate) fn arm(
         &mut self,
         bpf: &mut BpfBackend,
         level: GuardedLevel,
@@ -261,26 +261,26 @@ impl KillOrders {
         goes_by: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
         let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(KernelKillIdle::NotSet) };
-        if at.mono_ns < self.untold_until_ns {
+        if at.mono_ns < self.event_awaited_until_ns {
             return Err(KernelKillIdle::UnderWay);
         }
         let Some(choice) = self.choices.back() else { return Err(KernelKillIdle::NotSet) };
-        let line = choice.verdict.max_working_set();
-        let distance = line.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
+        let most = choice.order.max_working_set();
+        let distance = most.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
         if distance == 0 {
             return Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold));
         }
-        let standing = ArmedOrder {
+        let order = ArmedOrder {
             epoch,
             victim_id: choice.victim_id,
             level_id: level.id,
-            line: level.is_all.then_some(line),
+            max_working_set: level.is_all.then_some(most),
             room: level.room,
             distance,
             expires_ns: choice.expires_ns,
             still_until_ns: after(at, STILL),
         };
-        let armed = bpf.arm_kill(&standing);
+        let armed = bpf.arm_kill(&order);
         self.note_armed(armed, at, goes_by)
     }
 
@@ -292,12 +292,12 @@ impl KillOrders {
         at: Instant,
         available: impl FnOnce() -> Option<u64>,
     ) -> Result<(), KernelKillIdle> {
-        if at.mono_ns < self.untold_until_ns {
+        if at.mono_ns < self.event_awaited_until_ns {
             return Err(KernelKillIdle::UnderWay);
         }
         let Some(choice) = self.present() else { return Err(KernelKillIdle::NotSet) };
         let &VictimChoice { victim_id, expires_ns, .. } = choice;
-        let threshold = choice.verdict.threshold;
+        let threshold = choice.order.threshold;
         let order = ArmedDiskOrder { victim_id, device, expires_ns };
         let armed = bpf.arm_disk_kill(&order, || available()?.checked_sub(threshold));
         self.note_armed(armed, at, None)
@@ -312,33 +312,33 @@ impl KillOrders {
         let OrderNumber(number) = match armed {
             Ok(number) => number,
             Err(NotArmed::CarriedOut) => {
-                self.await_record();
+                self.await_event();
                 return Err(KernelKillIdle::UnderWay);
             }
             Err(NotArmed::Refused) => return Err(KernelKillIdle::NotSet),
         };
-        // Nobody else holds the present one for longer than it takes to tell of it.
+        // Only an event that is being handled holds the present one too.
         if let Some(choice) = self.choices.back_mut().and_then(Arc::get_mut) {
             let first = choice.numbers.map_or(number, |(first, _)| first);
             choice.numbers = Some((first, number));
             choice.goes_by = goes_by;
         }
         self.idle = None;
-        self.stood_mono_ns = at.mono_ns;
+        self.armed_mono_ns = at.mono_ns;
         Ok(())
     }
 
-    /// The choice that a verdict was made of.
-    pub(crate) fn choice_of(&self, verdict: u64) -> Option<Arc<VictimChoice>> {
+    /// The choice that a kill order was made of.
+    pub(crate) fn choice_of(&self, order: u64) -> Option<Arc<VictimChoice>> {
         let made = |choice: &&Arc<VictimChoice>| {
-            choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&verdict))
+            choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&order))
         };
         self.choices.iter().rev().find(made).map(Arc::clone)
     }
 
     /// The present choice is used up.
     pub(crate) fn forget(&mut self) {
-        self.untold_until_ns = 0;
+        self.event_awaited_until_ns = 0;
         self.is_chosen = false;
     }
 

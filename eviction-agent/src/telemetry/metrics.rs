@@ -19,7 +19,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use eviction_bpf::{EventClass, LossCounters, withheld_reasons};
+use eviction_bpf::{EventClass, LossCounters, suppressed_reasons};
 use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::signal_filter::Implausible;
@@ -291,7 +291,7 @@ metrics! {
     /// Times that a reason came up not to set a kill order near a threshold.
     Node kernel_kill_not_armed: Counter["reason"] = "kernel_kill_not_armed";
     /// Armed kill orders that the BPF programs did not carry out at a crossing.
-    Node kernel_kill_suppressed: Counter["reason"] = "kernel_kill_suppressed", from withheld_reasons();
+    Node kernel_kill_suppressed: Counter["reason"] = "kernel_kill_suppressed", from suppressed_reasons();
     /// Time of the last iteration of the control loop, since the Unix epoch.
     Node last_iteration: SecondsGauge = "control_loop_last_iteration_timestamp_seconds";
     /// 1 while the control loop is stalled.

@@ -50,7 +50,7 @@ impl Node {
         Self { root, victim, other }
     }
 
-    /// A process of this group that has touched a little, and a verdict on the victim that stands since.
+    /// A process of this group that has touched a little, and a kill order on the victim that stands since.
     fn begin(&self, group: &Cgroup) -> (Stepper, Rig, ArmedOrder) {
         self.begin_with(group, LoadOptions::default())
     }
@@ -59,19 +59,19 @@ impl Node {
         let mut process = Stepper::start(group);
         process.step("touch 8");
         let mut rig = rig_with(options);
-        let verdict = self.verdict(&mut rig);
-        rig.kernel.stand(&verdict).unwrap();
-        (process, rig, verdict)
+        let order = self.order(&mut rig);
+        rig.kernel.arm_kill(&order).unwrap();
+        (process, rig, order)
     }
 
-    /// A verdict on the victim at a sample taken now.
-    fn verdict(&self, rig: &mut Rig) -> ArmedOrder {
+    /// A kill order on the victim at a sample taken now.
+    fn order(&self, rig: &mut Rig) -> ArmedOrder {
         let usage = self.root.usage();
         ArmedOrder {
             epoch: rig.kernel.mark_sample(self.root.id()).unwrap(),
             victim_id: self.victim.id(),
             level_id: self.root.id(),
-            line: Some(usage + DISTANCE),
+            max_working_set: Some(usage + DISTANCE),
             distance: DISTANCE,
             room: None,
             expires_ns: now_ns() + 600 * SECOND,
@@ -80,15 +80,15 @@ impl Node {
     }
 }
 
-fn withheld(rig: &Rig, why: &str) -> u64 {
-    rig.kernel.withheld().unwrap().into_iter().find(|(reason, _)| *reason == why).unwrap().1
+fn suppressed(rig: &Rig, why: &str) -> u64 {
+    rig.kernel.suppressed().unwrap().into_iter().find(|(reason, _)| *reason == why).unwrap().1
 }
 
 /// Nothing was carried out, and this is why.
-fn assert_let_be(rig: &mut Rig, why: &str) {
+fn assert_not_killed(rig: &mut Rig, why: &str) {
     rig.drain();
     assert_eq!(rig.told.kernel_kills, []);
-    assert!(withheld(rig, why) > 0, "{why:?}: {:?}", rig.kernel.withheld().unwrap());
+    assert!(suppressed(rig, why) > 0, "{why:?}: {:?}", rig.kernel.suppressed().unwrap());
 }
 
 #[test]
@@ -100,25 +100,25 @@ fn a_runaway_of_the_victim_stops_at_the_line() {
     for round in 0..8 {
         let mut process = Stepper::start(&container);
         process.step("touch 8");
-        let verdict = node.verdict(&mut rig);
-        let number = rig.kernel.stand(&verdict).unwrap();
+        let order = node.order(&mut rig);
+        let number = rig.kernel.arm_kill(&order).unwrap();
         process.tell(TOO_MUCH);
-        assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", rig.kernel.withheld().unwrap());
+        assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", rig.kernel.suppressed().unwrap());
         rig.wait("the record", |told| told.kernel_kills.len() > round);
-        let struck = *rig.told.kernel_kills.last().unwrap();
-        assert_eq!((struck.verdict, struck.error), (number.0, None));
-        assert_eq!((struck.victim_id, struck.leaf_id), (node.victim.id(), container.id()));
-        assert_eq!((struck.tgid, struck.pid), (process.pid(), process.pid()));
-        assert_eq!(struck.comm_lossy().to_string(), "stepper");
-        assert!(struck.grown > DISTANCE, "{struck:?}");
+        let kill = *rig.told.kernel_kills.last().unwrap();
+        assert_eq!((kill.order, kill.error), (number.0, None));
+        assert_eq!((kill.victim_id, kill.leaf_id), (node.victim.id(), container.id()));
+        assert_eq!((kill.tgid, kill.pid), (process.pid(), process.pid()));
+        assert_eq!(kill.comm_lossy().to_string(), "stepper");
+        assert!(kill.grown > DISTANCE, "{kill:?}");
         // Beyond the line by no more than what CPUs hold back and charge ahead.
-        let line = verdict.line.unwrap();
-        assert!(struck.usage > line, "{struck:?} for {verdict:?}");
-        assert!(struck.usage < line + 3 * MIB, "{struck:?} for {verdict:?}");
-        let peak = container.peak().unwrap_or(struck.usage);
+        let line = order.max_working_set.unwrap();
+        assert!(kill.usage > line, "{kill:?} for {order:?}");
+        assert!(kill.usage < line + 3 * MIB, "{kill:?} for {order:?}");
+        let peak = container.peak().unwrap_or(kill.usage);
         assert!(peak < line + 4 * MIB, "nothing was touched after the signal");
         container.reset_peak();
-        assert!(rig.kernel.stand_down().unwrap(), "it was carried out");
+        assert!(rig.kernel.disarm_kill().unwrap(), "it was carried out");
     }
     assert_eq!(rig.told.kernel_kills.len(), 8);
 }
@@ -129,7 +129,7 @@ fn nobody_is_killed_without_a_record() {
     let node = Node::new();
     let options = LoadOptions { ring_bytes: 1, ..LoadOptions::default() };
     let (mut process, mut rig, _) = node.begin_with(&node.victim, options);
-    // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a verdict.
+    // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a kill order.
     let spare = node.root.child("spare");
     for _ in 0..50 {
         spare.child("full").remove();
@@ -146,10 +146,10 @@ fn nobody_is_killed_without_a_record() {
         "the ring is full"
     );
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "ring_full");
-    // There is room now, and the verdict stands as before.
+    assert_not_killed(&mut rig, "ring_full");
+    // There is room now, and the kill order is armed as before.
     process.tell("touch 16");
-    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
     rig.wait("the record", |told| told.kernel_kills.len() == 1);
 }
 
@@ -172,10 +172,10 @@ fn memory_that_was_given_back_before_is_seen_again() {
     process.step("touch 128");
     process.step("give-back");
     let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
     process.tell("again");
-    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_process_of_another_pod_is_let_be() {
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.other);
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "not_victim");
+    assert_not_killed(&mut rig, "not_victim");
 }
 
 #[test]
@@ -221,12 +221,12 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
     let mut process = Stepper::start(&elsewhere);
     process.step("touch 8");
     let mut rig = rig();
-    let verdict = ArmedOrder { line: None, ..node.verdict(&mut rig) };
-    rig.kernel.stand(&verdict).unwrap();
+    let order = ArmedOrder { max_working_set: None, ..node.order(&mut rig) };
+    rig.kernel.arm_kill(&order).unwrap();
     process.step(TOO_MUCH);
     rig.drain();
     assert_eq!(rig.told.kernel_kills, []);
-    assert_eq!(rig.kernel.withheld().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(rig.kernel.suppressed().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn who_was_moved_out_of_the_victim_is_let_be() {
     process.step("touch 32");
     node.other.take(process.pid());
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "not_victim");
+    assert_not_killed(&mut rig, "not_victim");
 }
 
 #[test]
@@ -255,15 +255,15 @@ fn a_new_group_of_the_same_name_is_another_one() {
     need_bpf!();
     let node = Node::new();
     let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
     node.victim.remove();
     let again = node.root.child("victim");
-    assert_ne!(again.id(), verdict.victim_id);
+    assert_ne!(again.id(), order.victim_id);
     let mut process = Stepper::start(&again);
     process.step("touch 8");
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "not_victim");
+    assert_not_killed(&mut rig, "not_victim");
 }
 
 #[test]
@@ -273,13 +273,13 @@ fn never_after_expiry() {
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let mut rig = rig();
-    let verdict = ArmedOrder { expires_ns: now_ns() + SECOND / 50, ..node.verdict(&mut rig) };
-    rig.kernel.stand(&verdict).unwrap();
-    while now_ns() < verdict.expires_ns {
+    let order = ArmedOrder { expires_ns: now_ns() + SECOND / 50, ..node.order(&mut rig) };
+    rig.kernel.arm_kill(&order).unwrap();
+    while now_ns() < order.expires_ns {
         std::thread::sleep(Duration::from_millis(5));
     }
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "expired");
+    assert_not_killed(&mut rig, "expired");
 }
 
 #[test]
@@ -291,19 +291,19 @@ fn never_twice_by_one_verdict() {
     for process in &mut processes {
         process.step("touch 8");
     }
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
     for process in &mut processes {
         process.tell(TOO_MUCH);
     }
     let survivors = processes.iter_mut().map(Stepper::answer).filter(|answer| answer == "ok").count();
     rig.wait("the record", |told| !told.kernel_kills.is_empty());
     assert_eq!((survivors, rig.told.kernel_kills.len()), (3, 1));
-    assert!(withheld(&rig, "consumed") > 0);
+    assert!(suppressed(&rig, "consumed") > 0);
     // Another one would be a second victim before anybody has read of the first.
-    let verdict = node.verdict(&mut rig);
-    assert!(matches!(rig.kernel.stand(&verdict), Err(ArmError::CarriedOut)));
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    assert!(matches!(rig.kernel.arm_kill(&order), Err(ArmError::CarriedOut)));
+    rig.kernel.arm_kill(&order).unwrap();
 }
 
 #[test]
@@ -311,22 +311,22 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     need_bpf!();
     let node = Node::new();
     let mut before = rig();
-    let verdict = node.verdict(&mut before);
-    let number = before.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut before);
+    let number = before.kernel.arm_kill(&order).unwrap();
     let mut after = rig();
-    after.kernel.go_on_from(before.kernel.last_numbers());
-    let verdict = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..verdict };
-    assert!(after.kernel.stand(&verdict).unwrap().0 > number.0);
+    after.kernel.continue_from(before.kernel.last_numbers());
+    let order = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..order };
+    assert!(after.kernel.arm_kill(&order).unwrap().0 > number.0);
     // And they carry it out.
-    assert!(!before.kernel.stand_down().unwrap(), "nobody grew");
+    assert!(!before.kernel.disarm_kill().unwrap(), "nobody grew");
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
-    let verdict = node.verdict(&mut after);
-    let number = after.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut after);
+    let number = after.kernel.arm_kill(&order).unwrap();
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
     after.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!(after.told.kernel_kills[0].verdict, number.0);
+    assert_eq!(after.told.kernel_kills[0].order, number.0);
 }
 
 #[test]
@@ -334,16 +334,16 @@ fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
-    assert!(!rig.kernel.stand_down().unwrap(), "nobody grew");
+    assert!(!rig.kernel.disarm_kill().unwrap(), "nobody grew");
     process.step(TOO_MUCH);
     process.step("free");
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
-    rig.kernel.rest().unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
+    rig.kernel.end_marks().unwrap();
     process.step(TOO_MUCH);
     process.step("free");
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
     rig.drain();
     assert_eq!(rig.told.kernel_kills, []);
     drop(rig);
@@ -363,6 +363,6 @@ fn at_the_line_itself_nothing_is_armed() {
     need_bpf!();
     let node = Node::new();
     let mut rig = rig();
-    let verdict = ArmedOrder { distance: 0, ..node.verdict(&mut rig) };
-    assert!(matches!(rig.kernel.stand(&verdict), Err(ArmError::NoDistance)));
+    let order = ArmedOrder { distance: 0, ..node.order(&mut rig) };
+    assert!(matches!(rig.kernel.arm_kill(&order), Err(ArmError::NoDistance)));
 }

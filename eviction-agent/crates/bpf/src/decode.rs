@@ -280,7 +280,7 @@ impl<'a> Fields<'a> {
     }
 
     fn kernel_kill(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {
-        let verdict = self.u64()?;
+        let order = self.u64()?;
         let victim_id = self.u64()?;
         let leaf_id = self.u64()?;
         let usage = self.pages()?;
@@ -297,7 +297,7 @@ impl<'a> Fields<'a> {
             KernelKillCause::Memory => self.bytes_of(grown),
             KernelKillCause::Disk => grown,
         };
-        Ok(KernelKill { stamp, verdict, cause, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
+        Ok(KernelKill { stamp, order, cause, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
 
     fn disk_crossed(&mut self, stamp: Stamp) -> Result<DiskThresholdCrossed, DecodeError> {

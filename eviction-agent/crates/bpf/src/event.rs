@@ -33,7 +33,7 @@ pub enum Event {
     CgroupRemoved(CgroupChange),
     /// There are, or come, too many tasks.
     TaskAlarm(TaskAlarm),
-    /// The standing verdict was carried out.
+    /// The armed kill order was carried out.
     KernelKill(KernelKill),
     /// A threshold on a file system was crossed.
     DiskThresholdCrossed(DiskThresholdCrossed),
@@ -122,9 +122,9 @@ pub struct DiskThresholdCrossed {
 pub struct KernelKill {
     /// When and where.
     pub stamp: Stamp,
-    /// Which order: [`OrderNumber`](super::OrderNumber) as [`stand`](super::BpfHandle::stand) or
+    /// Which order: [`OrderNumber`](super::OrderNumber) as [`arm_kill`](super::BpfHandle::arm_kill) or
     /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) gave it.
-    pub verdict: u64,
+    pub order: u64,
     /// For memory or for a disk.
     pub cause: KernelKillCause,
     /// The victim's cgroup.

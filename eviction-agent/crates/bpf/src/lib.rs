@@ -49,7 +49,7 @@ pub use eviction_common::{DiskResource, DiskTotal};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::disk_kill::ArmedDiskOrder;
 pub use handle::kernel_kill::{
-    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SampleEpoch, WITHHELD_REASONS, withheld_reasons,
+    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
 };
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};
 pub use handle::{

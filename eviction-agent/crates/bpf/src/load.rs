@@ -71,7 +71,7 @@ pub struct LoadOptions {
     pub fork_storm: u32,
     /// The programs' own diagnostics.
     pub log: ProgramLog,
-    /// Whether a verdict may stand ([`BpfHandle::stand`]). Without it the verifier sees to it that no
+    /// Whether a kill order may be armed ([`BpfHandle::arm_kill`]). Without it the verifier sees to it that no
     /// program can send a signal.
     pub kernel_kill: bool,
     /// The types of the file systems on which thresholds may be set ([`BpfHandle::set_disk_threshold`]), such as `ext4`.
@@ -348,14 +348,14 @@ fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
     let mut take =
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     Ok(KernelKillMaps {
-        mark: take("SAMPLE_EPOCH")?.try_into()?,
-        verdict: take("KILL_ORDER")?.try_into()?,
-        ticket: take("KILL_ORDER_TOKEN")?.try_into()?,
-        withheld: take("SUPPRESSED")?.try_into()?,
+        marks: take("SAMPLE_EPOCH")?.try_into()?,
+        order: take("KILL_ORDER")?.try_into()?,
+        tokens: take("KILL_ORDER_TOKEN")?.try_into()?,
+        suppressed: take("SUPPRESSED")?.try_into()?,
         last_epoch: 0,
         is_marked: false,
-        last_verdict: 0,
-        stands: None,
+        last_order: 0,
+        armed: None,
         disk_order: take("DISK_KILL_ORDER")?.try_into()?,
         disk_order_armed: None,
     })

@@ -20,8 +20,8 @@ use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
 
-/// How a decision that the kernel carried out is called where it is told by what it was seen.
-const SEEN_BY: &str = "kernel_kill";
+/// What a decision that the kernel carried out was detected by.
+const DETECTED_BY: &str = "kernel_kill";
 
 impl ControlLoop {
     /// Logs that kernel kill is configured and not available.
@@ -50,7 +50,7 @@ impl ControlLoop {
         self.metrics.kernel_kill_armed.set(is_armed.into());
     }
 
-    /// Marks the sample that was just taken, where a verdict may come of it.
+    /// Marks the sample that was just taken, where a kill order may come of it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
         if !self.notifier.bpf.has_kernel_kill() {
             if self.kill_orders.is_marked() {
@@ -64,10 +64,10 @@ impl ControlLoop {
             return self.kill_orders.keep();
         }
         let reach = reach(self.node_sampler.capacity().memory);
-        let lines = &self.memory_levels;
+        let levels = &self.memory_levels;
         let near = wanted
             && memory.known().is_some_and(|available| {
-                lines.may_be_met(available) || lines.distance(available).is_some_and(|left| left <= reach)
+                levels.may_be_met(available) || levels.distance(available).is_some_and(|left| left <= reach)
             });
         let near = root_id(&self.node_sampler.cgroups).filter(|_| near);
         self.kill_orders.mark(&mut self.notifier.bpf, near);
@@ -76,14 +76,14 @@ impl ControlLoop {
         }
     }
 
-    /// Lets a verdict stand until the next look, if one may.
-    pub(super) fn stand(&mut self, node_sample: &CompleteSample) {
+    /// Arms a kill order for memory until the next sample, if one may be armed.
+    pub(super) fn arm_kill_order(&mut self, node_sample: &CompleteSample) {
         if !self.kill_orders.is_marked() {
             return;
         }
-        match self.try_stand(node_sample) {
+        match self.try_arm_kill_order(node_sample) {
             Ok(()) => {}
-            // What stands since the look before is on whoever takes the next page.
+            // The order of the sample before is on the process that takes the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
                 if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
             Err(idle) => self.kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics),
@@ -110,14 +110,14 @@ impl ControlLoop {
         is_killed_for_memory || is_killed_for_disk
     }
 
-    /// The ordinary decision by which the victim of the verdict that stands goes: somebody saw the crossing come, and
-    /// until the grace period is over the victim may go on growing.
+    /// The ordinary decision by which the victim of the armed kill order is evicted: until its grace period is over it
+    /// may go on growing.
     fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
         let mut evictions = self.evictions_of(self.kill_orders.victim(mono_ns)?);
         evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
-    fn try_stand(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
+    fn try_arm_kill_order(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
         let goes_by = self.victim_goes_by(node_sample.at.mono_ns);
         if goes_by.is_none() && self.executing().next().is_some() {
             return Err(KernelKillIdle::UnderWay);
@@ -135,7 +135,7 @@ impl ControlLoop {
         }
         let is_all = !self.node_sampler.cgroups.root().whole_machine;
         let room = self.watermarks.room(node_sample.free).filter(|_| !is_all);
-        self.kill_orders.stand(
+        self.kill_orders.arm(
             &mut self.notifier.bpf,
             GuardedLevel { id, is_all, room },
             seen,
@@ -154,11 +154,11 @@ impl ControlLoop {
     ) -> Result<(ArmedKillOrder, u64), KernelKillIdle> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
         let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
-        let verdict = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, reach);
+        let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, reach);
         self.node_sampler.recycle(snapshot);
-        let verdict = verdict.map_err(KernelKillIdle::NoOrder)?;
+        let order = order.map_err(KernelKillIdle::NoOrder)?;
         let target = self
-            .target(0, &verdict.decision, &verdict.eviction, mono_ns())
+            .target(0, &order.decision, &order.eviction, mono_ns())
             .ok_or(KernelKillIdle::SeveralCgroups)?;
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
@@ -167,22 +167,22 @@ impl ControlLoop {
         if !is_admitted || self.executor.check(&target).is_err() {
             return Err(KernelKillIdle::KillerRefuses);
         }
-        Ok((verdict, victim_id))
+        Ok((order, victim_id))
     }
 
-    /// The kernel has killed a process by a verdict. The engine is told of the crossing as the
-    /// verdict supposed it, so that its decision is in force, and the ordinary hand does the rest.
+    /// The kernel has killed a process by a kill order. The engine is told of the crossing as the
+    /// order supposed it, so that its decision is in force, and the executor ends the rest of the pod.
     pub(super) fn take_kernel_kill(&mut self, kill: &KernelKill) {
         let carried_out = self.clock.at(kill.stamp.ktime_ns);
         let orders = match kill.cause {
             KernelKillCause::Memory => &mut self.kill_orders,
             KernelKillCause::Disk => &mut self.disk_kill_orders,
         };
-        let Some(choice) = orders.choice_of(kill.verdict) else {
+        let Some(choice) = orders.choice_of(kill.order) else {
             tracing::error!(
-                verdict = kill.verdict,
+                order = kill.order,
                 pid = kill.tgid,
-                "the kernel carried out a verdict that nobody made"
+                "the kernel carried out an unknown kill order"
             );
             return;
         };
@@ -190,29 +190,29 @@ impl ControlLoop {
         self.notifier.bpf.disarm_kill(kill.cause);
         if let Some(error) = kill.error {
             tracing::warn!(
-                verdict = kill.verdict,
+                order = kill.order,
                 pid = kill.tgid,
                 error,
-                "the kernel refused to carry out a verdict"
+                "the kernel refused to carry out a kill order"
             );
             return;
         }
         self.metrics.kernel_kills.inc();
-        let victim = Arc::clone(&choice.verdict.victim);
+        let victim = Arc::clone(&choice.order.victim);
         let goes_by = self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.goes_by);
-        let id = goes_by.or_else(|| self.finish(&choice.verdict, carried_out));
-        let used = choice.verdict.capacity.saturating_sub(choice.verdict.available);
-        let told = event_log::KernelKill {
+        let id = goes_by.or_else(|| self.finish(&choice.order, carried_out));
+        let used = choice.order.capacity.saturating_sub(choice.order.available);
+        let event = event_log::KernelKill {
             id,
-            // The slow side knows what it is called.
+            // The telemetry side sets it.
             decision_id: None,
             pod: event_log::PodRef::from(&victim.pod),
             pod_uid: victim.pod.uid.to_string(),
             pid: kill.tgid,
             comm: kill.comm_lossy().to_string(),
-            signal: choice.verdict.signal,
-            threshold_bytes: choice.verdict.threshold,
-            available: choice.verdict.available,
+            signal: choice.order.signal,
+            threshold_bytes: choice.order.threshold,
+            available: choice.order.available,
             growth: kill.grown,
             usage: match kill.cause {
                 KernelKillCause::Memory => kill.usage,
@@ -222,29 +222,29 @@ impl ControlLoop {
             killed_mono_ns: kill.stamp.ktime_ns,
             received_mono_ns: mono_ns(),
         };
-        self.telemetry.publish(event_log::Event::KernelKill(told), carried_out.wall);
+        self.telemetry.publish(event_log::Event::KernelKill(event), carried_out.wall);
     }
 
-    /// The evictions of a pod that are under way.
+    /// The evictions of a pod that are in flight.
     fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &InFlightEviction> {
         self.executing().filter(|it| it.pod.uid == victim.pod.uid)
     }
 
     /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of
-    /// the decision by which the victim goes, if it is still the same.
-    fn finish(&mut self, verdict: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
+    /// the decision by which the victim is evicted, if it is still the same.
+    fn finish(&mut self, order: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
-        let snapshot = verdict.met_at(crossed.wall)?;
+        let snapshot = order.met_at(crossed.wall)?;
         let decision = self.decide(at.wall, &snapshot);
         let decided_mono_ns = mono_ns();
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);
-        let id = number_of(&decision, first_id, &verdict.victim);
+        let id = number_of(&decision, first_id, &order.victim);
         self.state.last_change.take(&decision);
         self.publish_decision(decision, |decision, permit| DecisionEvent {
             first_id,
             usage: None,
-            detected_by: SEEN_BY,
+            detected_by: DETECTED_BY,
             crossed_mono_ns: Some(crossed.mono_ns),
             sampled: at,
             decided_mono_ns,

@@ -40,7 +40,7 @@ impl ControlLoop {
     pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
         let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
             let at_leisure = self.arm(&node_sample, pressed, None);
-            self.stand(&node_sample);
+            self.arm_kill_order(&node_sample);
             self.arm_disk_kill(&node_sample);
             if at_leisure {
                 self.publish_pods(&node_sample);
@@ -85,7 +85,7 @@ impl ControlLoop {
         } else {
             self.recycle(decision);
         }
-        self.stand(&node_sample);
+        self.arm_kill_order(&node_sample);
         self.arm_disk_kill(&node_sample);
         if at_leisure {
             self.warm_up(&node_sample);

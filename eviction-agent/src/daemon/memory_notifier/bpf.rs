@@ -92,7 +92,7 @@ impl BpfBackend {
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
         let Loaded { mut kernel, ring, missing: _, log } = loaded;
-        kernel.go_on_from(self.order_numbers);
+        kernel.continue_from(self.order_numbers);
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
         // Their counters begin at zero, and no threshold is set.
@@ -427,7 +427,7 @@ impl BpfBackend {
     /// If the order before was carried out, or a map cannot be written.
     pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
         let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
-        match handle.stand(order) {
+        match handle.arm_kill(order) {
             Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
             armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
         }
@@ -462,16 +462,16 @@ impl BpfBackend {
     pub(crate) fn disarm_kill(&mut self, cause: KernelKillCause) -> bool {
         let Some((handle, _)) = &mut self.loaded else { return false };
         let disarmed = match cause {
-            KernelKillCause::Memory => handle.stand_down(),
+            KernelKillCause::Memory => handle.disarm_kill(),
             KernelKillCause::Disk => handle.disarm_disk_kill(),
         };
         written("disarming a kill order", disarmed).unwrap_or(false)
     }
 
     /// The same while the threshold is far: samples are not marked any more.
-    pub(crate) fn rest_kill(&mut self) {
+    pub(crate) fn end_kill_marks(&mut self) {
         if let Some((handle, _)) = &mut self.loaded {
-            written("disarming a kill order", handle.rest());
+            written("disarming a kill order", handle.end_marks());
         }
     }
 }

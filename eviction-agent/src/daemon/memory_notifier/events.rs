@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use eviction_bpf::{
     BpfHandle, Counter, DiskThresholdCrossed, Drained, Event, EventClass, KernelKill, LossCounters, OomKill,
-    TaskAlarm, ThresholdCrossed, WITHHELD_REASONS,
+    SUPPRESSED_REASONS, TaskAlarm, ThresholdCrossed,
 };
 
 use crate::telemetry::event_log::BpfEventsLost;
@@ -84,7 +84,7 @@ pub(super) struct ProgramCounters {
     invalid_published: u64,
     /// Losses that are not published yet.
     event: Option<BpfEventsLost>,
-    suppressed: [u64; WITHHELD_REASONS],
+    suppressed: [u64; SUPPRESSED_REASONS],
     runs_missed: [u64; EventClass::ALL.len()],
     /// Some charges were not followed up to the root lately: thresholds above do not see every charge.
     pub(super) is_truncating: bool,
@@ -105,7 +105,7 @@ impl ProgramCounters {
 
     /// Exports the reasons for which an armed kill order was not carried out.
     pub(super) fn export_suppressed(&mut self, handle: &BpfHandle, metrics: &Metrics) {
-        let Ok(suppressed) = handle.withheld() else { return };
+        let Ok(suppressed) = handle.suppressed() else { return };
         for ((reason, sum), before) in suppressed.into_iter().zip(&mut self.suppressed) {
             let more = grown(sum, before);
             if more > 0 {

@@ -6,12 +6,12 @@ use super::*;
 fn a_process_that_writes_files_is_never_hit() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut rig, verdict) = node.begin(&node.victim);
+    let (mut process, mut rig, order) = node.begin(&node.victim);
     process.step("cache 160");
-    assert!(node.root.usage() > verdict.line.unwrap(), "the page cache has crossed the line");
+    assert!(node.root.usage() > order.max_working_set.unwrap(), "the page cache has crossed the line");
     // Faults, so that the hooks look at it now.
     process.step("touch 4");
-    assert_let_be(&mut rig, "not_grown");
+    assert_not_killed(&mut rig, "not_grown");
 }
 
 #[test]
@@ -23,11 +23,11 @@ fn who_only_finishes_what_others_began_is_let_be() {
     small.step("touch 8");
     big.step("touch 8");
     let mut rig = rig();
-    let verdict = node.verdict(&mut rig);
-    rig.kernel.stand(&verdict).unwrap();
+    let order = node.order(&mut rig);
+    rig.kernel.arm_kill(&order).unwrap();
     big.step(TOO_MUCH);
     small.step("touch 16");
-    assert_let_be(&mut rig, "not_grown");
+    assert_not_killed(&mut rig, "not_grown");
 }
 
 /// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
@@ -38,29 +38,29 @@ fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
     growing.step("touch 8");
     freeing.step("touch 256");
     let mut rig = rig();
-    let verdict = change(node.verdict(&mut rig));
-    rig.kernel.stand(&verdict).unwrap();
+    let order = change(node.order(&mut rig));
+    rig.kernel.arm_kill(&order).unwrap();
     // The rise counts from the first charge on the node, which on a machine comes at once.
     growing.step("touch 1");
     freeing.step("free");
     growing.step("touch 96");
-    assert_let_be(&mut rig, "usage_not_grown");
+    assert_not_killed(&mut rig, "usage_not_grown");
 }
 
 #[test]
 fn what_was_freed_meanwhile_keeps_the_line_away() {
     need_bpf!();
-    grow_while_another_frees(|verdict| ArmedOrder { line: None, ..verdict });
+    grow_while_another_frees(|order| ArmedOrder { max_working_set: None, ..order });
 }
 
 #[test]
 fn what_others_free_is_not_taken_for_page_cache() {
     need_bpf!();
-    grow_while_another_frees(|verdict| ArmedOrder {
-        line: None,
+    grow_while_another_frees(|order| ArmedOrder {
+        max_working_set: None,
         room: Some(0),
         still_until_ns: u64::MAX,
-        ..verdict
+        ..order
     });
 }
 
@@ -77,15 +77,15 @@ fn grow_with_the_cache_full(
     process.step("touch 8");
     process.step("cache 400");
     let mut rig = rig();
-    let verdict = change(node.verdict(&mut rig));
-    rig.kernel.stand(&verdict).unwrap();
+    let order = change(node.order(&mut rig));
+    rig.kernel.arm_kill(&order).unwrap();
     process.tell(step);
     if hits {
-        assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+        assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
         rig.wait("the record", |told| !told.kernel_kills.is_empty());
     } else {
         assert_eq!(process.answer(), "ok");
-        assert_let_be(&mut rig, "usage_not_grown");
+        assert_not_killed(&mut rig, "usage_not_grown");
     }
     rig
 }
@@ -96,9 +96,9 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
     for young in [true, false] {
         // What is clean and inactive is no part of the working set, and makes room.
         let still_until_ns = if young { u64::MAX } else { 0 };
-        let change = |verdict| ArmedOrder { line: None, still_until_ns, ..verdict };
+        let change = |order| ArmedOrder { max_working_set: None, still_until_ns, ..order };
         let rig = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
-        assert!(rig.told.kernel_kills.iter().all(|struck| struck.usage <= 256 * MIB), "usage stood still");
+        assert!(rig.told.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
     }
 }
 
@@ -112,11 +112,11 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
     let may_be_later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 4 } else { 1 };
     let mut later = 0;
     for _ in 0..4 {
-        let change = |verdict| ArmedOrder { line: None, still_until_ns: u64::MAX, ..verdict };
+        let change = |order| ArmedOrder { max_working_set: None, still_until_ns: u64::MAX, ..order };
         let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
-        let struck = &rig.told.kernel_kills[0];
-        assert!(struck.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {struck:?}");
-        later += u32::from(struck.grown > DISTANCE + 3 * MIB);
+        let kill = &rig.told.kernel_kills[0];
+        assert!(kill.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {kill:?}");
+        later += u32::from(kill.grown > DISTANCE + 3 * MIB);
     }
     assert!(later <= may_be_later, "{later} of 4 were not at the next huge page");
 }
@@ -126,7 +126,7 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
 fn without_a_limit_it_hits_once_nothing_is_free() {
     need_bpf!();
     for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
-        let change = |verdict| ArmedOrder { line: None, room, still_until_ns: u64::MAX, ..verdict };
+        let change = |order| ArmedOrder { max_working_set: None, room, still_until_ns: u64::MAX, ..order };
         grow_with_the_cache_full("touch 96", |node| &node.victim, change, hits);
     }
 }
@@ -138,21 +138,25 @@ fn growth_counts_from_the_verdicts_own_sample() {
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let mut rig = rig();
-    let first = node.verdict(&mut rig);
-    rig.kernel.stand(&first).unwrap();
+    let first = node.order(&mut rig);
+    rig.kernel.arm_kill(&first).unwrap();
     process.step("touch 32");
     // Another sample, with as much left as before.
-    let second = node.verdict(&mut rig);
-    rig.kernel.stand(&second).unwrap();
+    let second = node.order(&mut rig);
+    rig.kernel.arm_kill(&second).unwrap();
     process.step("touch 32");
     rig.drain();
     assert_eq!(rig.told.kernel_kills, [], "64 MiB in all, but 32 since the sample");
-    // The next sample is marked, and the verdict of the one before still stands.
+    // The next sample is marked, and the kill order of the one before still stands.
     rig.kernel.mark_sample(node.root.id()).unwrap();
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
     rig.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert!(rig.told.kernel_kills[0].usage < second.line.unwrap() + 3 * MIB, "{:?}", rig.told.kernel_kills);
+    assert!(
+        rig.told.kernel_kills[0].usage < second.max_working_set.unwrap() + 3 * MIB,
+        "{:?}",
+        rig.told.kernel_kills
+    );
 }
 
 #[test]

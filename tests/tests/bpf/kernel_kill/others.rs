@@ -1,4 +1,4 @@
-//! What no process does by itself: charges of one in the place of another, without memory of its own, or by half a verdict.
+//! What no process does by itself: charges of one in the place of another, without memory of its own, or by half a kill order.
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::loaded_programs;
@@ -20,8 +20,8 @@ impl Charged {
         let mut watcher = Stepper::start(&node.victim);
         watcher.step(&format!("watch {}", folder.path().display()));
         let mut rig = rig();
-        let verdict = ArmedOrder { distance: 8 * MIB, line: None, ..node.verdict(&mut rig) };
-        rig.kernel.stand(&verdict).unwrap();
+        let order = ArmedOrder { distance: 8 * MIB, max_working_set: None, ..node.order(&mut rig) };
+        rig.kernel.arm_kill(&order).unwrap();
         Self { node, rig, _watcher: watcher, folder }
     }
 
@@ -38,7 +38,7 @@ fn who_is_charged_for_by_another_is_let_be_and_so_is_the_other() {
     let mut other = Stepper::start(&charged.node.other);
     charged.tell(&mut other, "stir");
     assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_let_be(&mut charged.rig, "remote_charge");
+    assert_not_killed(&mut charged.rig, "remote_charge");
     other.step("touch 1");
 }
 
@@ -48,15 +48,15 @@ fn a_task_without_memory_is_let_be() {
     let mut charged = Charged::new();
     let mut ending = Stepper::start(&charged.node.victim);
     charged.tell(&mut ending, "open");
-    assert_eq!(withheld(&charged.rig, "kernel_thread"), 0);
+    assert_eq!(suppressed(&charged.rig, "kernel_thread"), 0);
     // Its files are closed after its memory was given back.
     let before = charged.node.victim.usage();
     ending.end();
     assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_let_be(&mut charged.rig, "kernel_thread");
+    assert_not_killed(&mut charged.rig, "kernel_thread");
 }
 
-/// The map of the loaded programs that has the verdict.
+/// The map of the loaded programs that has the kill order.
 fn verdict_map(rig: &Rig) -> Array<MapData, [u64; 10]> {
     let ours = rig.kernel.program_ids();
     let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
@@ -81,8 +81,8 @@ fn half_a_verdict_ends_nobody() {
     torn[EXPIRES] -= 1;
     map.set(0, torn, 0).unwrap();
     process.step(TOO_MUCH);
-    assert_let_be(&mut rig, "partial_write");
+    assert_not_killed(&mut rig, "partial_write");
     map.set(0, whole, 0).unwrap();
     process.tell("touch 16");
-    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.withheld().unwrap());
+    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
 }

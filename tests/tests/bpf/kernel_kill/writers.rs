@@ -6,7 +6,7 @@ use eviction_bpf::{ArmedDiskOrder, AttachWhen, DiskHeadroom, KernelKillCause, Lo
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
 
-use super::{SECOND, assert_let_be, now_ns};
+use super::{SECOND, assert_not_killed, now_ns};
 use crate::groups::Cgroup;
 use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
 
@@ -97,7 +97,7 @@ fn a_writer_of_the_victim_is_killed_at_the_limit_and_once() {
     assert_eq!(writers[0].ended_by(), Some(9));
     scene.rig.wait("the event", |told| !told.kernel_kills.is_empty());
     let kill = scene.rig.told.kernel_kills[0];
-    assert_eq!((kill.verdict, kill.cause, kill.error), (number, KernelKillCause::Disk, None));
+    assert_eq!((kill.order, kill.cause, kill.error), (number, KernelKillCause::Disk, None));
     assert_eq!((kill.victim_id, kill.leaf_id), (scene.victim.id(), container.id()));
     assert_eq!(kill.tgid, writers[0].pid());
     assert!(kill.grown > HEADROOM && kill.grown <= HEADROOM + MIB, "{kill:?}");
@@ -127,7 +127,7 @@ fn a_writer_of_another_pod_is_not_killed() {
     let mut writer = Stepper::start(&scene.other);
     scene.arm(600 * SECOND);
     writer.step(&scene.write("file"));
-    assert_let_be(&mut scene.rig, "not_victim");
+    assert_not_killed(&mut scene.rig, "not_victim");
     assert!(!scene.rig.kernel.disarm_disk_kill().unwrap());
 }
 
@@ -140,5 +140,5 @@ fn an_order_that_has_expired_or_is_disarmed_is_not_carried_out() {
     writer.step(&scene.write("disarmed"));
     scene.arm(0);
     writer.step(&scene.write("expired"));
-    assert_let_be(&mut scene.rig, "expired");
+    assert_not_killed(&mut scene.rig, "expired");
 }

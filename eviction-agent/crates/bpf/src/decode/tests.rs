@@ -35,7 +35,7 @@ fn a_kernel_kill_tells_growth_in_pages_of_memory_and_in_bytes_of_a_disk() {
         put(&mut bytes, offset_of!(raw::KernelKill, grown), &3_u64.to_ne_bytes());
         put(&mut bytes, offset_of!(raw::KernelKill, cause), &(cause as u32).to_ne_bytes());
         let Ok(Event::KernelKill(kill)) = decode(&bytes, PAGE) else { panic!("no kernel kill") };
-        assert_eq!((kill.verdict, kill.cause, kill.grown, kill.error), (7, cause, grown, None));
+        assert_eq!((kill.order, kill.cause, kill.grown, kill.error), (7, cause, grown, None));
     }
     let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
     put(&mut bytes, offset_of!(raw::KernelKill, cause), &2_u32.to_ne_bytes());

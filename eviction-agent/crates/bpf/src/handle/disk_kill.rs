@@ -43,8 +43,8 @@ impl BpfHandle {
         }
         let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
-        kernel_kill.last_verdict += 1;
-        let generation = kernel_kill.last_verdict;
+        kernel_kill.last_order += 1;
+        let generation = kernel_kill.last_order;
         let bytes_then = since.bytes();
         let mut order = DiskKillOrder {
             generation,
@@ -58,7 +58,7 @@ impl BpfHandle {
         };
         order.check = order.checked();
         // The token first: without it nothing is carried out, and it alone does nothing.
-        kernel_kill.ticket.insert(generation, 1, 0)?;
+        kernel_kill.tokens.insert(generation, 1, 0)?;
         kernel_kill.disk_order_armed = Some(generation);
         if let Err(error) = kernel_kill.disk_order.set(0, MapEntry(order), 0) {
             let _ = self.disarm_disk_kill();

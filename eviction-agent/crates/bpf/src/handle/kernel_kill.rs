@@ -1,4 +1,4 @@
-//! The kill order as the kernel side holds it: arming it, taking it back, and what was withheld.
+//! The kill order as the BPF programs have it: arming and disarming it, and how often it was not carried out.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
@@ -7,11 +7,11 @@ use thiserror::Error;
 use super::BpfHandle;
 use crate::sys::MapEntry;
 
-/// How many reasons there are to leave a crossing unanswered.
-pub const WITHHELD_REASONS: usize = Suppressed::ALL.len();
+/// How many reasons there are not to carry out a kill order at a crossing.
+pub const SUPPRESSED_REASONS: usize = Suppressed::ALL.len();
 
 /// How they are called in metrics.
-pub fn withheld_reasons() -> [&'static str; WITHHELD_REASONS] {
+pub fn suppressed_reasons() -> [&'static str; SUPPRESSED_REASONS] {
     Suppressed::ALL.map(Suppressed::name)
 }
 
@@ -19,19 +19,19 @@ pub fn withheld_reasons() -> [&'static str; WITHHELD_REASONS] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SampleEpoch(pub(crate) u64);
 
-/// A verdict that the kernel side is to carry out, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
+/// A kill order that the BPF programs are to carry out, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmedOrder {
     /// The mark of the sample that it was made on.
     pub epoch: SampleEpoch,
     /// The victim's cgroup, which is below `level_id`.
     pub victim_id: u64,
-    /// The cgroup whose line it is.
+    /// The cgroup whose threshold it is.
     pub level_id: u64,
     /// The working set that must not be exceeded, if the level's page counter has all usage that
     /// counts: it has not at the root, where tasks may be without a group.
-    pub line: Option<u64>,
-    /// What was left to the line at the sample. More than nothing.
+    pub max_working_set: Option<u64>,
+    /// What was left to the threshold at the sample; more than 0.
     pub distance: u64,
     /// What can be taken from the sample on until page cache must make room, where that is not at the
     /// level's own limit: at the root, which has none.
@@ -42,53 +42,53 @@ pub struct ArmedOrder {
     pub still_until_ns: u64,
 }
 
-/// The number of a verdict; greater than that of every verdict before.
+/// The number of a kill order; greater than that of every one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderNumber(pub u64);
 
-/// Why a verdict does not stand.
+/// Why no kill order is armed.
 #[derive(Debug, Error)]
 pub enum ArmError {
     /// The programs were loaded without it, or this kernel does not show them what they need.
     #[error("the programs were loaded without kernel kill")]
     Absent,
     /// A distance of nothing: any process would have grown by as much.
-    #[error("arm a verdict at the line itself")]
+    #[error("arm a kill order at the threshold itself")]
     NoDistance,
-    /// The verdict before was carried out, and its record is on its way.
-    #[error("the verdict before was carried out")]
+    /// The kill order before was carried out, and its event comes.
+    #[error("the kill order before was carried out")]
     CarriedOut,
     /// A map could not be written.
-    #[error("arm a verdict")]
+    #[error("arm a kill order")]
     Map(#[from] MapError),
 }
 
-/// Numbers of samples and verdicts that were given.
+/// Numbers of samples and kill orders that were given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastOrderNumbers {
     pub(crate) epoch: u64,
-    pub(crate) verdict: u64,
+    pub(crate) order: u64,
 }
 
 /// The maps of kernel kills, and the armed order.
 pub(crate) struct KernelKillMaps {
-    pub(crate) mark: Array<MapData, u64>,
-    pub(crate) verdict: Array<MapData, MapEntry<KillOrder>>,
-    pub(crate) ticket: BpfHashMap<MapData, u64, u8>,
-    pub(crate) withheld: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
+    pub(crate) marks: Array<MapData, u64>,
+    pub(crate) order: Array<MapData, MapEntry<KillOrder>>,
+    pub(crate) tokens: BpfHashMap<MapData, u64, u8>,
+    pub(crate) suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
     pub(crate) last_epoch: u64,
     pub(crate) is_marked: bool,
-    pub(crate) last_verdict: u64,
-    pub(crate) stands: Option<u64>,
+    pub(crate) last_order: u64,
+    pub(crate) armed: Option<u64>,
     pub(crate) disk_order: Array<MapData, MapEntry<DiskKillOrder>>,
     pub(crate) disk_order_armed: Option<u64>,
 }
 
 impl KernelKillMaps {
-    /// Takes the token of an order: a program that does not get it kills nobody, whatever the order says. Whether the
+    /// Takes the token of an order: a program that does not get it kills no process, whatever the order says. Whether the
     /// order was carried out before: then the token is gone.
     pub(super) fn take_token(&mut self, generation: u64) -> Result<bool, ArmError> {
-        match self.ticket.remove(&generation) {
+        match self.tokens.remove(&generation) {
             Ok(()) => Ok(false),
             Err(error) if is_absent(&error) => Ok(true),
             Err(error) => Err(error.into()),
@@ -97,124 +97,131 @@ impl KernelKillMaps {
 }
 
 impl BpfHandle {
-    /// Whether a verdict can stand.
+    /// Whether a kill order can be armed.
     pub fn has_kernel_kill(&self) -> bool {
         self.kernel_kill.is_some()
     }
 
     /// Marks a sample of this cgroup, just after it was read: what a process and the cgroup grow from
-    /// now on counts against the distance that the sample leaves.
+    /// now on counts against the distance to the threshold.
     ///
     /// # Errors
     /// See [`ArmError`].
     pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
         let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         kernel_kill.last_epoch += 1;
-        kernel_kill.mark.set(MARK_LEVEL, level_id, 0)?;
-        kernel_kill.mark.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
+        kernel_kill.marks.set(MARK_LEVEL, level_id, 0)?;
+        kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
         kernel_kill.is_marked = true;
         Ok(SampleEpoch(kernel_kill.last_epoch))
     }
 
-    /// Lets a verdict stand instead of the one before. From now on until it expires, or another
+    /// Arms a kill order instead of the one before. From now on until it expires, or another
     /// call, a process of the victim may be killed by it, once.
     ///
-    /// Bytes are rounded to pages so that the line is never taken for crossed too early.
+    /// Bytes are rounded to pages so that no process is killed too early.
     ///
     /// # Errors
-    /// See [`ArmError`]. Then none stands.
-    pub fn stand(&mut self, standing: &ArmedOrder) -> Result<OrderNumber, ArmError> {
+    /// See [`ArmError`]. Then none is armed.
+    pub fn arm_kill(&mut self, armed: &ArmedOrder) -> Result<OrderNumber, ArmError> {
         let page = self.page_bytes;
-        if self.stand_down()? {
+        if self.disarm_kill()? {
             return Err(ArmError::CarriedOut);
         }
         let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
-        let ArmedOrder { epoch, victim_id, level_id, line, distance, room, expires_ns, still_until_ns } =
-            *standing;
+        let ArmedOrder {
+            epoch,
+            victim_id,
+            level_id,
+            max_working_set,
+            distance,
+            room,
+            expires_ns,
+            still_until_ns,
+        } = *armed;
         if distance == 0 {
             return Err(ArmError::NoDistance);
         }
-        kernel_kill.last_verdict += 1;
-        let generation = kernel_kill.last_verdict;
-        // With this page more the line is crossed, and not only reached.
+        kernel_kill.last_order += 1;
+        let generation = kernel_kill.last_order;
+        // With this page more the threshold is crossed, and not only reached.
         let growth = distance / page + 1;
-        let mut verdict = KillOrder {
+        let mut order = KillOrder {
             generation,
             epoch: epoch.0,
             victim_id,
             level_id,
             expires_ns,
-            usage_least: line.map_or(0, |line| line / page + 1),
+            usage_least: max_working_set.map_or(0, |most| most / page + 1),
             growth,
             room: room.map_or(u64::MAX, |room| room.div_ceil(page)),
             still_until_ns,
             check: 0,
         };
-        verdict.check = verdict.checked();
-        // The ticket first: without it nothing is carried out, and it alone does nothing.
-        kernel_kill.ticket.insert(generation, 1, 0)?;
-        kernel_kill.stands = Some(generation);
-        if let Err(error) = kernel_kill.verdict.set(0, MapEntry(verdict), 0) {
-            let _ = self.stand_down();
+        order.check = order.checked();
+        // The token first: without it nothing is carried out, and it alone does nothing.
+        kernel_kill.tokens.insert(generation, 1, 0)?;
+        kernel_kill.armed = Some(generation);
+        if let Err(error) = kernel_kill.order.set(0, MapEntry(order), 0) {
+            let _ = self.disarm_kill();
             return Err(error.into());
         }
         Ok(OrderNumber(generation))
     }
 
-    /// Lets no verdict stand; whether the one that stood was carried out before. Then its record comes, if it
-    /// is not there yet.
+    /// Disarms the kill order; whether it was carried out before. Then its event comes, if it is not there yet.
     ///
     /// # Errors
-    /// If the kernel side cannot be told. The verdict expires all the same.
-    pub fn stand_down(&mut self) -> Result<bool, ArmError> {
+    /// If a map cannot be written. The kill order expires all the same.
+    pub fn disarm_kill(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
-        let Some(generation) = kernel_kill.stands.take() else { return Ok(false) };
+        let Some(generation) = kernel_kill.armed.take() else { return Ok(false) };
         let is_carried_out = kernel_kill.take_token(generation);
-        kernel_kill.verdict.set(0, MapEntry(KillOrder::NONE), 0)?;
+        kernel_kill.order.set(0, MapEntry(KillOrder::NONE), 0)?;
         is_carried_out
     }
 
     /// The numbers that were given last: programs that are loaded in the place of these go on from them,
-    /// so that a record of either tells which verdict it is of. None were given without kernel kill.
+    /// so that a record of either tells which kill order it is of. None were given without kernel kill.
     pub fn last_numbers(&self) -> LastOrderNumbers {
         let numbers = |kernel_kill: &KernelKillMaps| LastOrderNumbers {
             epoch: kernel_kill.last_epoch,
-            verdict: kernel_kill.last_verdict,
+            order: kernel_kill.last_order,
         };
         self.kernel_kill.as_ref().map(numbers).unwrap_or_default()
     }
 
     /// Goes on from the numbers of earlier programs.
-    pub fn go_on_from(&mut self, last: LastOrderNumbers) {
+    pub fn continue_from(&mut self, last: LastOrderNumbers) {
         if let Some(kernel_kill) = &mut self.kernel_kill {
-            (kernel_kill.last_epoch, kernel_kill.last_verdict) = (last.epoch, last.verdict);
+            (kernel_kill.last_epoch, kernel_kill.last_order) = (last.epoch, last.order);
         }
     }
 
-    /// The same, and samples are not marked any more: no line is near, and looking costs.
+    /// The same, and samples are not marked any more: no threshold is near, and inspecting charges costs.
     ///
     /// # Errors
-    /// As [`BpfHandle::stand_down`].
-    pub fn rest(&mut self) -> Result<(), ArmError> {
-        self.stand_down()?;
+    /// As [`BpfHandle::disarm_kill`].
+    pub fn end_marks(&mut self) -> Result<(), ArmError> {
+        self.disarm_kill()?;
         if let Some(kernel_kill) = &mut self.kernel_kill
             && kernel_kill.is_marked
         {
-            kernel_kill.mark.set(MARK_EPOCH, 0, 0)?;
+            kernel_kill.marks.set(MARK_EPOCH, 0, 0)?;
             kernel_kill.is_marked = false;
         }
         Ok(())
     }
 
-    /// For how many verdicts (and CPUs) a crossing was not answered, by reason.
+    /// For how many kill orders (and CPUs) a crossing was not answered, by reason.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn withheld(&self) -> Result<[(&'static str, u64); WITHHELD_REASONS], MapError> {
+    pub fn suppressed(&self) -> Result<[(&'static str, u64); SUPPRESSED_REASONS], MapError> {
         let mut all = Suppressed::ALL.map(|why| (why.name(), 0));
         if let Some(kernel_kill) = &self.kernel_kill {
             for (why, (_, sum)) in Suppressed::ALL.into_iter().zip(&mut all) {
-                let per_cpu = kernel_kill.withheld.get(&(why as u32), 0)?;
+                let per_cpu = kernel_kill.suppressed.get(&(why as u32), 0)?;
                 *sum = per_cpu.iter().map(|MapEntry(on_cpu)| on_cpu.count).sum();
             }
         }
