@@ -329,6 +329,9 @@ fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
 fn kill_writer(stage: &Stage) -> Result<f64> {
     stage.interrupt.check()?;
     let site = Site::new(3, None, DISK)?;
+    // Where pods are equal no order is armed.
+    let first = File::create_new(site.volume(0).join("first")).context("make a file")?;
+    fallocate(&first, FallocateFlags::empty(), 0, 8 * MIB).context("allocate a file")?;
     let threshold = Load::Write.left(site.disk.path())? - NEAR;
     let config = site.node.file("kernel-kill.yaml");
     fs::write(&config, KERNEL_KILL).context("write the configuration")?;
@@ -337,10 +340,11 @@ fn kill_writer(stage: &Stage) -> Result<f64> {
         let metrics = agent.metrics();
         metrics.is_ok_and(|metrics| metrics.sum("eviction_agent_kernel_kill_armed", &[]) > 0.0)
     };
-    wait_until("an armed kill order", is_armed)?;
     let (file, size) = (site.volume(0).join("file").display().to_string(), DISK.to_string());
     let arguments = ["write", "--file", &file, "--size", &size];
     let mut writer = Workload::start(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    // Nor for a pod without a process.
+    wait_until("an armed kill order", is_armed)?;
     writer.go()?;
     writer.process().wait()?;
     let left = Load::Write.left(site.disk.path())?;
