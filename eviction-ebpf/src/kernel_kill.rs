@@ -198,7 +198,7 @@ pub(crate) struct CarriedOut {
     pub(crate) grown: u64,
 }
 
-/// Sends the signal to the running process, if nobody did for this order.
+/// Sends the signal to the running process, if this order was not carried out before.
 #[inline(always)]
 pub(crate) fn send_kill(order: &CarriedOut, running: &Running) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {

@@ -1,6 +1,6 @@
 //! The kill orders as the loop keeps them: who was chosen, on which sample, until when.
 //!
-//! For memory: whom to choose needs the figures of all pods and is asked anew when a tenth of a second has
+//! For memory: the choice needs the usage of all pods and is made again when a tenth of a second has
 //! passed or a quarter of the headroom is used; the distance is that of each sample. A choice that is
 //! older than two full samples near a threshold is not carried out.
 

@@ -8,7 +8,7 @@ use aya::{
     maps::{MapData, MapError, RingBuf},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
+use eviction_common::{ABI_VERSION, ABSENT, DISKS, DiskKillOrder, KillOrder, ProgramConfig};
 use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
@@ -22,7 +22,7 @@ use super::{
     handle::{
         BpfHandle, Maps,
         disk::DiskMaps,
-        kernel_kill::KernelKillMaps,
+        kernel_kill::{KernelKillMaps, OrderMap},
         task_counters::{self, TaskCounterMaps},
     },
     on_demand::OnDemandProbe,
@@ -349,15 +349,13 @@ fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
         |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     Ok(KernelKillMaps {
         marks: take("SAMPLE_EPOCH")?.try_into()?,
-        order: take("KILL_ORDER")?.try_into()?,
+        order: OrderMap::new(take("KILL_ORDER")?.try_into()?, KillOrder::NONE),
+        disk_order: OrderMap::new(take("DISK_KILL_ORDER")?.try_into()?, DiskKillOrder::NONE),
         tokens: take("KILL_ORDER_TOKEN")?.try_into()?,
         suppressed: take("SUPPRESSED")?.try_into()?,
         last_epoch: 0,
         is_marked: false,
         last_order: 0,
-        armed: None,
-        disk_order: take("DISK_KILL_ORDER")?.try_into()?,
-        disk_order_armed: None,
     })
 }
 

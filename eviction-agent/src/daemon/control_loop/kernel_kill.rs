@@ -170,7 +170,7 @@ impl ControlLoop {
         Ok((order, victim_id))
     }
 
-    /// The kernel has killed a process by a kill order. The engine is told of the crossing as the
+    /// The kernel has killed a process by a kill order. The engine gets the crossing as the
     /// order supposed it, so that its decision is in force, and the executor ends the rest of the pod.
     pub(super) fn take_kernel_kill(&mut self, kill: &KernelKill) {
         let carried_out = self.clock.at(kill.stamp.ktime_ns);

@@ -215,7 +215,7 @@ impl BpfBackend {
     }
 
     /// Adds the last events of the present programs. No kill order is armed any more, and the events of those that were
-    /// carried out are waited for: nobody reads this ring buffer again.
+    /// carried out are waited for: this ring buffer is not read again.
     fn last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
         let mut awaited = Vec::from(KERNEL_KILL_CAUSES);
         awaited.retain(|cause| self.disarm_kill(*cause));
@@ -427,10 +427,7 @@ impl BpfBackend {
     /// If the order before was carried out, or a map cannot be written.
     pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
         let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
-        match handle.arm_kill(order) {
-            Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
-            armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
-        }
+        armed(handle.arm_kill(order))
     }
 
     /// Whether a kill order for writers to this file system would be carried out.
@@ -452,10 +449,7 @@ impl BpfBackend {
         // In this order: what is taken in between makes the order late, and never early.
         let headroom = headroom().ok_or(NotArmed::Refused)?;
         let since = handle.disk_total(order.device).ok_or(NotArmed::Refused)?;
-        match handle.arm_disk_kill(order, since, headroom) {
-            Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
-            armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
-        }
+        armed(handle.arm_disk_kill(order, since, headroom))
     }
 
     /// Disarms the kill order; whether it was carried out before. Then its event comes.
@@ -483,6 +477,13 @@ fn nothing(why: &str) -> Vec<BackendInfo> {
 
 fn unwatchable(error: &std::io::Error) -> String {
     format!("the ring buffer cannot be watched: {error}")
+}
+
+fn armed(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, NotArmed> {
+    match armed {
+        Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
+        armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
+    }
 }
 
 /// Logs an error: the agent decides without a kernel kill.

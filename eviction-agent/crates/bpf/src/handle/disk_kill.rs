@@ -6,7 +6,6 @@ use super::BpfHandle;
 use super::disk::kernel_device;
 use super::kernel_kill::{ArmError, OrderNumber};
 use crate::AttachWhen;
-use crate::sys::MapEntry;
 
 /// A kill order for the buffered write that crosses a threshold of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +56,7 @@ impl BpfHandle {
             check: 0,
         };
         order.check = order.checked();
-        // The token first: without it nothing is carried out, and it alone does nothing.
-        kernel_kill.tokens.insert(generation, 1, 0)?;
-        kernel_kill.disk_order_armed = Some(generation);
-        if let Err(error) = kernel_kill.disk_order.set(0, MapEntry(order), 0) {
-            let _ = self.disarm_disk_kill();
-            return Err(error.into());
-        }
-        Ok(OrderNumber(generation))
+        kernel_kill.disk_order.arm(&mut kernel_kill.tokens, generation, order)
     }
 
     /// Disarms the order; whether it was carried out before. Then its event comes, if it is not there yet.
@@ -73,9 +65,6 @@ impl BpfHandle {
     /// If the map cannot be written. The order expires all the same.
     pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
-        let Some(generation) = kernel_kill.disk_order_armed.take() else { return Ok(false) };
-        let is_carried_out = kernel_kill.take_token(generation);
-        kernel_kill.disk_order.set(0, MapEntry(DiskKillOrder::NONE), 0)?;
-        is_carried_out
+        kernel_kill.disk_order.disarm(&mut kernel_kill.tokens)
     }
 }

@@ -1,5 +1,6 @@
 //! The kill order as the BPF programs have it: arming and disarming it, and how often it was not carried out.
 
+use aya::Pod;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
 use thiserror::Error;
@@ -73,22 +74,62 @@ pub struct LastOrderNumbers {
 /// The maps of kernel kills, and the armed order.
 pub(crate) struct KernelKillMaps {
     pub(crate) marks: Array<MapData, u64>,
-    pub(crate) order: Array<MapData, MapEntry<KillOrder>>,
-    pub(crate) tokens: BpfHashMap<MapData, u64, u8>,
+    pub(crate) order: OrderMap<KillOrder>,
+    pub(crate) disk_order: OrderMap<DiskKillOrder>,
+    pub(crate) tokens: Tokens,
     pub(crate) suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
     pub(crate) last_epoch: u64,
     pub(crate) is_marked: bool,
     pub(crate) last_order: u64,
-    pub(crate) armed: Option<u64>,
-    pub(crate) disk_order: Array<MapData, MapEntry<DiskKillOrder>>,
-    pub(crate) disk_order_armed: Option<u64>,
 }
 
-impl KernelKillMaps {
-    /// Takes the token of an order: a program that does not get it kills no process, whatever the order says. Whether the
-    /// order was carried out before: then the token is gone.
-    pub(super) fn take_token(&mut self, generation: u64) -> Result<bool, ArmError> {
-        match self.tokens.remove(&generation) {
+/// Tokens of armed orders, by their numbers.
+type Tokens = BpfHashMap<MapData, u64, u8>;
+
+/// The map of an order, and which one is armed. A program that does not get the token of an order kills no process,
+/// whatever the order says.
+pub(crate) struct OrderMap<T>
+where
+    MapEntry<T>: Pod,
+{
+    map: Array<MapData, MapEntry<T>>,
+    /// No order.
+    none: T,
+    armed: Option<u64>,
+}
+
+impl<T: Copy> OrderMap<T>
+where
+    MapEntry<T>: Pod,
+{
+    pub(crate) fn new(map: Array<MapData, MapEntry<T>>, none: T) -> Self {
+        Self { map, none, armed: None }
+    }
+
+    /// Arms an order, while none is armed.
+    pub(super) fn arm(
+        &mut self,
+        tokens: &mut Tokens,
+        number: u64,
+        order: T,
+    ) -> Result<OrderNumber, ArmError> {
+        // The token first: without it nothing is carried out, and it alone does nothing.
+        tokens.insert(number, 1, 0)?;
+        self.armed = Some(number);
+        if let Err(error) = self.map.set(0, MapEntry(order), 0) {
+            // It expires, if it is there at all.
+            let _ = self.disarm(tokens);
+            return Err(error.into());
+        }
+        Ok(OrderNumber(number))
+    }
+
+    /// Disarms the order; whether it was carried out before: then its token is gone.
+    pub(super) fn disarm(&mut self, tokens: &mut Tokens) -> Result<bool, ArmError> {
+        let Some(number) = self.armed.take() else { return Ok(false) };
+        let removed = tokens.remove(&number);
+        self.map.set(0, MapEntry(self.none), 0)?;
+        match removed {
             Ok(()) => Ok(false),
             Err(error) if is_absent(&error) => Ok(true),
             Err(error) => Err(error.into()),
@@ -159,14 +200,7 @@ impl BpfHandle {
             check: 0,
         };
         order.check = order.checked();
-        // The token first: without it nothing is carried out, and it alone does nothing.
-        kernel_kill.tokens.insert(generation, 1, 0)?;
-        kernel_kill.armed = Some(generation);
-        if let Err(error) = kernel_kill.order.set(0, MapEntry(order), 0) {
-            let _ = self.disarm_kill();
-            return Err(error.into());
-        }
-        Ok(OrderNumber(generation))
+        kernel_kill.order.arm(&mut kernel_kill.tokens, generation, order)
     }
 
     /// Disarms the kill order; whether it was carried out before. Then its event comes, if it is not there yet.
@@ -175,10 +209,7 @@ impl BpfHandle {
     /// If a map cannot be written. The kill order expires all the same.
     pub fn disarm_kill(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
-        let Some(generation) = kernel_kill.armed.take() else { return Ok(false) };
-        let is_carried_out = kernel_kill.take_token(generation);
-        kernel_kill.order.set(0, MapEntry(KillOrder::NONE), 0)?;
-        is_carried_out
+        kernel_kill.order.disarm(&mut kernel_kill.tokens)
     }
 
     /// The numbers that were given last: programs that are loaded in the place of these go on from them,

@@ -159,15 +159,14 @@ impl DiskMonitor {
 
     /// `st_dev` of nodefs and of imagefs, if both are ext4.
     pub fn ext4_devices(&self) -> Option<[u64; 2]> {
-        let [node, image] = self.file_systems.devices();
-        let device = |found: Option<(&str, u64)>| found.filter(|(kind, _)| *kind == "ext4").map(|(_, id)| id);
-        Some([device(node)?, device(image)?])
+        let [node, image] = self.file_systems.devices().map(ext4);
+        Some([node?, image?])
     }
 
     /// `st_dev` of nodefs if it is ext4.
     pub fn ext4_node_fs(&self) -> Option<u64> {
         let [node, _] = self.file_systems.devices();
-        node.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
+        ext4(node)
     }
 
     /// Bytes that are available on nodefs at this moment.
@@ -203,6 +202,11 @@ impl DiskMonitor {
         };
         [node, image].into_iter().flatten()
     }
+}
+
+/// `st_dev` of a file system, if it is ext4.
+fn ext4(found: Option<(&str, u64)>) -> Option<u64> {
+    found.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
 }
 
 impl Headroom {
