@@ -129,6 +129,24 @@ fn without_an_agent_the_node_is_sampled_until_a_key_ends_it() {
 }
 
 #[test]
+fn a_key_pressed_while_the_size_changes_is_not_lost() {
+    let Some(node) = node("top-resize") else { skip!("no cgroups can be made here") };
+    let mut screen = Screen::start(&node);
+    screen.wait_for("shop/cart");
+    for step in 0..20 {
+        // A new size is drawn within a few milliseconds: the key comes before, in between and after.
+        screen.press("?");
+        screen.wait_for("help");
+        resize(&screen.terminal, 150 + step, 50).unwrap();
+        std::thread::sleep(Duration::from_micros(500) * u32::from(step));
+        screen.press("1");
+        screen.wait_for("FORECAST");
+    }
+    screen.press("q");
+    assert!(screen.end().success());
+}
+
+#[test]
 fn a_signal_or_the_end_of_the_terminal_leaves_nothing_behind() {
     let Some(node) = node("top-ends") else { skip!("no cgroups can be made here") };
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {

@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use crossterm::cursor::Show;
+use crossterm::event::{self, Event};
+use crossterm::execute;
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use jiff::SignedDuration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event};
-use ratatui::crossterm::execute;
 use ratatui::text::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
@@ -38,6 +38,9 @@ use standalone::Standalone;
 
 /// How soon a signal ends it.
 const POLL: Duration = Duration::from_millis(200);
+
+/// How long a key that was pressed is waited for: crossterm reads none with no time at all.
+const KEY: Duration = Duration::from_millis(1);
 
 /// How long after a signal it ends in any case.
 const STOP: Duration = Duration::from_secs(3);
@@ -144,7 +147,7 @@ fn follow(
         if !is_terminal_open(delay.saturating_sub(asked.elapsed()).min(POLL)) {
             break;
         }
-        while event::poll(Duration::ZERO)? {
+        while event::poll(KEY)? {
             if let Event::Key(key) = event::read()? {
                 let before = screen.selected().map(|pod| pod.pod_uid.clone());
                 screen.key(key);

@@ -10,8 +10,8 @@ pub mod timeline;
 
 use std::collections::VecDeque;
 
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use eviction_core::time::Timestamp;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::telemetry::live::state::{NodeState, PodState};
 use timeline::Timeline;

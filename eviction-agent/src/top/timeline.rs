@@ -1,9 +1,9 @@
 //! The times of a recording: where keys lead, and the slider.
 
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use jiff::SignedDuration;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// When something was recorded, in order.
 #[derive(Clone, Debug, Default)]
