@@ -59,7 +59,12 @@ pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: 
 
 /// An agent with these options, whose values are paths on the disk.
 fn start_with(disk: &FileSystem, node: &Node, kubelet: &Value, more: &[(&str, &str)]) -> Agent {
-    let mut options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
+    let options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
+    start_on(disk, options, more)
+}
+
+/// The same with options that have been set.
+pub(crate) fn start_on(disk: &FileSystem, mut options: Options, more: &[(&str, &str)]) -> Agent {
     let paths = [("--nodefs", "")].iter().chain(more);
     let given =
         paths.flat_map(|(option, path)| [(*option).to_owned(), disk.path().join(path).display().to_string()]);

@@ -10,6 +10,7 @@ mod limits;
 mod reclaim;
 mod statistics;
 mod usage;
+mod xfs;
 
 use tests::file_system::{FileSystem, Kind};
 

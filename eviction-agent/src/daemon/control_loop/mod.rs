@@ -26,6 +26,7 @@ mod tasks;
 mod terminating;
 #[cfg(test)]
 mod tests;
+mod xfs_preallocation;
 
 use std::sync::Arc;
 

@@ -19,6 +19,7 @@ use eviction_node::fs::{
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
+use super::xfs_preallocation::Preallocation;
 
 /// Pods are ranked by readings that are no older.
 const FRESH: Duration = Duration::from_secs(1);
@@ -74,6 +75,7 @@ pub(crate) struct PodStorageWatch {
     /// When pods with limits are read next.
     limits_due_ns: u64,
     settled_ns: u64,
+    pub(super) preallocation: Preallocation,
     /// The next sync is to hold the pods to their limits.
     pub(super) is_new: bool,
 }
@@ -132,6 +134,7 @@ impl PodStorageWatch {
             unmeasured: Parts::ALL,
             limits_due_ns: 0,
             settled_ns: 0,
+            preallocation: Preallocation::default(),
             is_new: false,
         }
     }
@@ -143,6 +146,11 @@ impl PodStorageWatch {
     /// Whether all pods were read lately, for a crossing.
     fn is_fresh(&self, now_ns: u64) -> bool {
         self.counts.is_none() && self.is_younger(FRESH, now_ns)
+    }
+
+    /// Whether a pod may be evicted for a disk: what was freed, or will be freed soon, is known.
+    fn is_settled(&self, now_ns: u64) -> bool {
+        now_ns >= self.settled_ns && self.preallocation.wait(now_ns).is_none()
     }
 
     /// Whether all pods were read ahead of a crossing, and what they made since was counted.
@@ -161,7 +169,7 @@ impl PodStorageWatch {
 
     /// When the reading of all pods began by which they may be ranked now, for a crossing.
     pub(super) fn ranked_by(&self, now_ns: u64) -> Option<u64> {
-        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && now_ns >= self.settled_ns)
+        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.is_settled(now_ns))
     }
 
     /// Notes what was counted just before pods were requested.
@@ -175,7 +183,7 @@ impl PodStorageWatch {
 
     /// Parts of pods whose usage is not known now. With `is_counted` what was read ahead counts.
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
-        let is_known = (is_counted || self.is_fresh(now_ns)) && now_ns >= self.settled_ns;
+        let is_known = (is_counted || self.is_fresh(now_ns)) && self.is_settled(now_ns);
         if is_known { self.unmeasured } else { Parts::ALL }
     }
 }
@@ -187,7 +195,7 @@ impl ControlLoop {
         let cannot_rank =
             decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
         let now_ns = mono_ns();
-        let is_due = now_ns >= self.storage.settled_ns && !self.storage.is_fresh(now_ns);
+        let is_due = self.storage.is_settled(now_ns) && !self.storage.is_fresh(now_ns);
         if cannot_rank && !self.reclaim.is_awaited && is_due {
             self.ask_for_storage(Extent::All);
         }
@@ -298,6 +306,9 @@ impl ControlLoop {
         }
         watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
         watch.is_new |= is_of_interest;
+        if extent == Some(Extent::All) {
+            self.wait_for_xfs(sample.preallocated(), mono_ns());
+        }
         self.node_sampler.take_storage(sample, &self.pod_index);
         is_of_interest
     }

@@ -147,7 +147,8 @@ impl ControlLoop {
         self.arm_disks(now_ns);
         self.read_ahead(now_ns);
         let disks = self.node_sampler.disks.due().map(|disks| sample_interval::left(disks, passed));
-        for disks in [disks, self.watch_limits(now_ns)].into_iter().flatten() {
+        let xfs = self.storage.preallocation.wait(now_ns);
+        for disks in [disks, self.watch_limits(now_ns), xfs].into_iter().flatten() {
             due = due.min(disks);
         }
         self.set_timer(due, now_ns);

@@ -103,6 +103,7 @@ impl ControlLoop {
         self.settle_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
+        self.review_xfs();
         let is_counted = self.add_counted_inodes(at.mono_ns);
         node_sample.stats.unmeasured = self.storage.unmeasured(at.mono_ns, is_counted);
         self.mark_sample(node_sample.memory_left, at.mono_ns);

@@ -157,6 +157,15 @@ impl PodStorage {
         left.min().filter(|left| *left > 0)
     }
 
+    /// Bytes beyond the ends of its files, on nodefs and on imagefs.
+    fn preallocated(&self) -> [u64; 2] {
+        let sum = |all: &mut dyn Iterator<Item = DiskUsage>| all.map(|usage| usage.preallocated).sum();
+        let (volumes, containers) = (self.volumes.iter(), self.containers.iter());
+        let mut on_node_fs =
+            volumes.map(|(_, usage)| *usage).chain(containers.clone().filter_map(|it| it.logs));
+        [sum(&mut on_node_fs), sum(&mut containers.filter_map(|it| it.rootfs))]
+    }
+
     fn bytes(&self) -> u64 {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
         self.volumes.iter().map(|(_, usage)| usage.bytes).chain(containers.map(|usage| usage.bytes)).sum()
@@ -194,6 +203,14 @@ pub struct StorageSample {
     pub pods: BTreeMap<Box<str>, PodStorage>,
     /// Parts that could not be read of any pod.
     pub unmeasured: Parts,
+}
+
+impl StorageSample {
+    /// Bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
+    pub fn preallocated(&self) -> [u64; 2] {
+        let of_pods = self.pods.values().map(PodStorage::preallocated);
+        of_pods.fold([0, 0], |[node, image], it| [node + it[0], image + it[1]])
+    }
 }
 
 /// Reads the storage of pods on a thread of its own. A directory that hangs makes it answer no more: nobody is
@@ -417,7 +434,7 @@ mod tests {
     #[test]
     fn a_lower_bound_never_exceeds_a_limit() {
         let known = known(vec![volume("cache", "", Some("1Mi"))]);
-        let usage = |bytes, is_lower_bound| DiskUsage { bytes, inodes: 1, is_lower_bound };
+        let usage = |bytes, is_lower_bound| DiskUsage { bytes, inodes: 1, is_lower_bound, preallocated: 0 };
         let used = |usage| {
             let storage = PodStorage { volumes: vec![("cache".into(), usage)], ..PodStorage::default() };
             let used = storage.volumes(&known).next().unwrap().1.used;
@@ -436,7 +453,8 @@ mod tests {
             volume("memory", "Memory", Some("1Mi")),
         ];
         let known = known(volumes);
-        let usage = |mib, is_lower_bound| DiskUsage { bytes: mib * MIB, inodes: 1, is_lower_bound };
+        let usage =
+            |mib, is_lower_bound| DiskUsage { bytes: mib * MIB, inodes: 1, is_lower_bound, preallocated: 0 };
         let headroom = |cache, other, is_lower_bound| {
             let volumes = vec![("cache".into(), cache), ("other".into(), other)];
             let storage = PodStorage { volumes, is_lower_bound, ..PodStorage::default() };
