@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
-    MarginMode, MemoryLimits, MetricsSettings, Probes, Problems, RecorderSettings, Server, Setting,
+    Action, ActionSettings, AgentConfiguration, Configz, DryRun, Effective, EvictionRequests,
+    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, RecorderSettings, Server, Setting,
     ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
@@ -21,7 +21,8 @@ use serde::Serialize;
 
 use crate::daemon::check::NodeFacts;
 use crate::daemon::cluster::ClusterOptions;
-use crate::daemon::config_reload::{Caller, SavedConfig};
+use crate::daemon::config_reload::SavedConfig;
+use crate::daemon::kubelet_api::Caller;
 use crate::error::Failure;
 
 /// Where the configuration is, and what the command line says in its place.
@@ -93,7 +94,16 @@ pub(crate) struct Service {
     pub(crate) server: Server,
     pub(crate) probes: Probes,
     pub(crate) reclaim: Reclaim,
+    /// How the kubelet is asked what pods use of the disks, if it is.
+    pub(crate) stats_summary: Option<StatsSummary>,
     pub(crate) recorder: RecorderSettings,
+}
+
+/// How the kubelet is asked for its statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StatsSummary {
+    pub(crate) caller: Caller,
+    pub(crate) configz: Configz,
 }
 
 /// How node reclaim asks the container runtime.
@@ -118,6 +128,7 @@ impl Service {
             server,
             probes,
             reclaim,
+            stats_summary,
             recorder,
         } = self;
         let differs = [
@@ -129,6 +140,7 @@ impl Service {
             ("server", *server != other.server),
             ("probes", *probes != other.probes),
             ("reclaim", *reclaim != other.reclaim),
+            ("podStorage", *stats_summary != other.stats_summary),
             ("recorder", *recorder != other.recorder),
         ];
         differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
@@ -179,6 +191,7 @@ impl ConfigurationFiles {
             policy.thresholds = raised?;
         }
         let policy = agent.over(policy);
+        let is_summary = agent.pod_storage.source == PodStorageSource::Summary;
         Ok(Configuration {
             policy,
             profile: agent.profile,
@@ -194,6 +207,8 @@ impl ConfigurationFiles {
                     keep_images: agent.reclaim.keep_images,
                     min_image_age: image_minimum_gc_age,
                 },
+                stats_summary: is_summary
+                    .then(|| StatsSummary { caller: self.caller.clone(), configz: agent.thresholds.configz }),
                 recorder: agent.recorder,
             },
             kubelet: said,

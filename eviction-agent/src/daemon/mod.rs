@@ -20,6 +20,7 @@ pub(crate) mod configuration;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
 pub(crate) mod kernel_kill;
+pub(crate) mod kubelet_api;
 pub(crate) mod limit_monitor;
 pub(crate) mod memory_notifier;
 pub(crate) mod oom_attribution;
@@ -32,12 +33,13 @@ pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;
 mod state_dir;
+pub(crate) mod stats_summary;
 pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
 pub use check::{Findings, NodeFacts, check};
 pub use cluster::{CleanOptions, Cleaned, ClusterOptions, await_daemon_set, clean_nodes};
-pub use config_reload::Caller;
+pub use kubelet_api::Caller;
 pub use configuration::{
     AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
 };

@@ -263,7 +263,10 @@ pub(crate) fn build(
         pid_levels: ThresholdLevels::of(&plan.policy, Signal::PidAvailable, signed(capacity.pids)),
         state: State::default(),
         engine: engine(plan.policy, plan.dry_run),
-        storage: pod_storage(&plan.disks, &plan.host, &node_sampler),
+        storage: PodStorageWatch::new(
+            plan.disks.storage(&plan.host, whole_machine),
+            plan.service.stats_summary.take(),
+        ),
         node_sampler,
         pod_index,
         container_inits: ContainerInitTracker::new(&plan.host.proc),
@@ -322,10 +325,6 @@ fn node_sampler(
     node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
     node_sampler.disks.follow(policy);
     node_sampler
-}
-
-fn pod_storage(disks: &FsPaths, host: &Host, sampler: &NodeSampler) -> PodStorageWatch {
-    PodStorageWatch::new(disks.storage(host, sampler.cgroups.root().whole_machine))
 }
 
 fn engine(policy: Policy, dry_run: bool) -> Engine {

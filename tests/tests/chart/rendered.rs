@@ -118,6 +118,8 @@ fn permissions_follow_from_the_configuration() {
     assert_eq!(of(&no_taints), without(&["nodes patch"]));
     let files = format!("{dry},config.thresholds.source=Files,kubelet.configFile=/k");
     assert_eq!(of(&files), without(&["nodes/configz get"]));
+    let summary = set(&[&reads[..], &configz, &["nodes/stats get"]].concat());
+    assert_eq!(of("config.dryRun=Client,config.podStorage.source=Summary"), summary);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
-use tests::cluster::Options;
+use tests::cluster::{Cluster, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::world::{self, World, chosen, knows, outcome, pod};
+use crate::world::{self, NODE, World, chosen, knows, outcome, pod};
 
 const SCRATCH: &str = "/scratch";
 
@@ -69,18 +69,24 @@ fn pods_over_their_limits_of_local_storage_are_evicted_and_no_other_one() {
     assert!(agent.stop().unwrap().success());
 }
 
-#[test]
-fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
+/// A node whose nodefs is a disk of 1 GiB.
+fn world_on_disk() -> Option<(FileSystem, World)> {
     let disk = match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-kubelet-disk") {
         Ok(disk) => disk,
         Err(why) => {
             tests::report_skip(&format!("no ext4 can be mounted here: {why:#}"));
-            return;
+            return None;
         }
     };
     let mut config = world::small();
     config["evictionHard"] = json!({"memory.available": "200Mi", "nodefs.available": "500Mi"});
-    let Some(mut world) = world::node_on(&Options::default(), &config, Some(disk.path())) else { return };
+    let world = world::node_on(&Options::default(), &config, Some(disk.path()))?;
+    Some((disk, world))
+}
+
+#[test]
+fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
+    let Some((disk, mut world)) = world_on_disk() else { return };
     let modest = world.image("modest", &writing(0, 250, "/scratch/file"));
     let hog = world.image("hog", &writing(5, 240, "/scratch/file"));
     let volume = json!({});
@@ -96,6 +102,40 @@ fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
     let free = || rustix::fs::statvfs(disk.path()).map(|it| it.f_bavail * it.f_frsize / MIB).unwrap();
     story.value("free_mib", free());
     assert!(free() > 500, "the kubelet has removed its volume");
+    assert_eq!(chosen(&mut agent), ["default/hog"]);
+    assert!(world::running(&world.cluster, "modest").is_some());
+    assert!(agent.stop().unwrap().success());
+}
+
+/// The kubelet reads a volume every one to two minutes: the threshold is crossed once it knows what the pods have.
+#[test]
+fn an_agent_that_sees_no_directories_asks_the_kubelet_which_pod_fills_nodefs() {
+    let Some((disk, mut world)) = world_on_disk() else { return };
+    let modest = world.image("modest", &writing(0, 200, "/scratch/file"));
+    let hog = world.image("hog", &writing(0, 150, "/scratch/file"));
+    world.run(&with_volume(pod("modest", &modest, None, None), &json!({}), Some("300Mi"), None));
+    world.run(&with_volume(pod("hog", &hog, None, None), &json!({}), Some("1Mi"), None));
+    let mut agent = world.agent_by_summary();
+    knows(&mut agent, 2);
+    let used = |summary: &Value, name: &str| {
+        let pods = summary["pods"].as_array().unwrap();
+        let pod = pods.iter().find(|pod| pod["podRef"]["name"] == name);
+        let volumes = pod.and_then(|pod| pod["volume"].as_array()).into_iter().flatten();
+        volumes.filter_map(|volume| volume["usedBytes"].as_u64()).sum::<u64>()
+    };
+    let is_known = |cluster: &Cluster| {
+        let summary = cluster.admin().get(&format!("/api/v1/nodes/{NODE}/proxy/stats/summary"))?.ok()?;
+        let is_known = used(&summary, "modest") > 190 * MIB && used(&summary, "hog") > 140 * MIB;
+        Ok(is_known.then_some(()))
+    };
+    world.cluster.until("the kubelet knows what the volumes use", is_known).unwrap();
+    assert!(chosen(&mut agent).is_empty());
+    let mut story = Story::begin();
+    std::fs::write(disk.path().join("rest"), vec![0x5a; 200 << 20]).unwrap();
+    let accepted = outcome(&mut agent, "hog", "accepted");
+    story.mark_at("accepted", accepted.number("mono_ns").unwrap());
+    assert!(message(&mut agent, "hog").starts_with("The node was low on resource: ephemeral-storage. "));
+    world.until_gone("hog");
     assert_eq!(chosen(&mut agent), ["default/hog"]);
     assert!(world::running(&world.cluster, "modest").is_some());
     assert!(agent.stop().unwrap().success());

@@ -4,7 +4,7 @@
 //! hold for that part as well (`allocatableMemory.available`): so the stories neither depend on what
 //! else the machine does, nor endanger it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -88,15 +88,35 @@ impl World {
 
     /// An agent with the rights and the configuration of deploy/manifests, and `eviction` settings of its own.
     pub(crate) fn agent(&self, eviction: &Value) -> Agent {
+        let paths = [("--kubelet-root-dir", self.node.kubelet_root()), ("--pod-logs-dir", self.node.pod_logs())];
+        self.agent_with(json!({"eviction": eviction}), &[], &paths)
+    }
+
+    /// One that sees no directories of pods: it asks the kubelet what they use.
+    pub(crate) fn agent_by_summary(&self) -> Agent {
+        let config = json!({
+            "podStorage": {"source": "Summary"},
+            "thresholds": {"configz": {"port": self.node.kubelet_port()}},
+        });
+        let rule = json!({"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]});
+        self.agent_with(config, &[rule], &[("--nodefs", self.node.kubelet_root())])
+    }
+
+    fn agent_with(&self, mut config: Value, more: &[Value], paths: &[(&str, PathBuf)]) -> Agent {
         let mut manifests = Manifests::read().unwrap();
-        let rules = manifests.of("ClusterRole").unwrap()["rules"].clone();
+        let mut rules = manifests.of("ClusterRole").unwrap()["rules"].clone();
+        rules.as_array_mut().unwrap().extend_from_slice(more);
         let account = self.cluster.account("story-agent", &rules).unwrap();
         let kubeconfig = self.cluster.kubeconfig(NAME, &account.token).unwrap();
-        let config = self.node.path().join("agent.yaml");
-        let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": eviction,
-        });
-        std::fs::write(&config, text.to_string()).unwrap();
+        let file = self.node.path().join("agent.yaml");
+        config["apiVersion"] = json!("eviction-agent.io/v1alpha1");
+        config["kind"] = json!("AgentConfiguration");
+        std::fs::write(&file, config.to_string()).unwrap();
+        let shared = [
+            ("--kubeconfig", kubeconfig),
+            ("--node-name", NODE.into()),
+            ("--imagefs", self.node.path().to_owned()),
+        ];
         let options = Options {
             binary: binary().unwrap(),
             kubelet_config: self.node.path().join("kubelet.json"),
@@ -105,17 +125,12 @@ impl World {
             memory_capacity: meminfo::total().unwrap(),
             pid_capacity: 32768,
             action: "evict",
-            config: Some(config),
-            more: [
-                ("--kubeconfig", kubeconfig),
-                ("--node-name", NODE.into()),
-                ("--kubelet-root-dir", self.node.kubelet_root()),
-                ("--pod-logs-dir", self.node.pod_logs()),
-                ("--imagefs", self.node.path().to_owned()),
-            ]
-            .into_iter()
-            .flat_map(|(flag, value)| [flag.to_owned(), value.display().to_string()])
-            .collect(),
+            config: Some(file),
+            more: shared
+                .iter()
+                .chain(paths)
+                .flat_map(|(flag, value)| [(*flag).to_owned(), value.display().to_string()])
+                .collect(),
         };
         Agent::start_recorded(&options, rig::interrupt()).unwrap()
     }

@@ -11,7 +11,7 @@ pub mod yaml;
 
 pub use agent::{
     Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
-    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, Probes, ReclaimSettings,
+    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings,
     RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent,
     parse_agent, with_own_thresholds,
 };

@@ -1,4 +1,4 @@
-//! Requests to the API server, and to the kubelet for the configuration that it runs with.
+//! Requests to the API server, and to the kubelet for its configuration and statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -303,39 +303,55 @@ where
     kube::Client::new(service, "default")
 }
 
-/// Where it is served.
-pub const CONFIGZ_PATH: &str = "/configz";
+/// What the kubelet is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KubeletEndpoint {
+    /// The configuration that it runs with.
+    Configz,
+    /// The Summary of `stats/v1alpha1`.
+    StatsSummary,
+}
+
+impl KubeletEndpoint {
+    /// Where it is served.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Configz => "/configz",
+            Self::StatsSummary => "/stats/summary",
+        }
+    }
+}
 
 /// The kubelet may have to ask the API server who asks: it gives that up after 10 s
 /// (`authentication.webhook`).
-const CONFIGZ_WITHIN: Duration = Duration::from_secs(12);
+const KUBELET_WITHIN: Duration = Duration::from_secs(12);
 
-/// Reads it from a kubelet with the credentials for the API server. Without a `server_name` its certificate may
+/// Asks a kubelet with the credentials for the API server. Without a `server_name` its certificate may
 /// be for `node_name`, as one that it has signed itself is, or for its address.
 ///
 /// # Errors
 /// Why there is no response; of certificates, why the first name does not fit.
-pub async fn fetch_configz(
+pub async fn ask_kubelet(
     access: &Access,
     kubelet: &KubeletAddress,
     node_name: Option<&str>,
+    endpoint: KubeletEndpoint,
 ) -> Result<Response, RequestError> {
+    let ask = async |kubelet: KubeletAddress| {
+        let client = Client::new(access.to_kubelet(kubelet)?)?;
+        client.request(Request::get(endpoint.path()).within(KUBELET_WITHIN)).await
+    };
     let Some(node_name) = node_name.filter(|_| kubelet.server_name.is_none()) else {
-        return ask_kubelet(access, kubelet.clone()).await;
+        return ask(kubelet.clone()).await;
     };
     let by_name = KubeletAddress { server_name: Some(node_name.to_owned()), ..kubelet.clone() };
-    match ask_kubelet(access, by_name).await {
-        Err(error @ RequestError::Certificate { .. }) => match ask_kubelet(access, kubelet.clone()).await {
+    match ask(by_name).await {
+        Err(error @ RequestError::Certificate { .. }) => match ask(kubelet.clone()).await {
             Err(RequestError::Certificate { .. }) => Err(error),
             result => result,
         },
         result => result,
     }
-}
-
-async fn ask_kubelet(access: &Access, kubelet: KubeletAddress) -> Result<Response, RequestError> {
-    let client = Client::new(access.to_kubelet(kubelet)?)?;
-    client.request(Request::get(CONFIGZ_PATH).within(CONFIGZ_WITHIN)).await
 }
 
 impl Shared {

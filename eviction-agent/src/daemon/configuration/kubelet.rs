@@ -110,7 +110,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::super::config_reload::Caller;
+    use super::super::super::kubelet_api::Caller;
     use super::super::AskConfigz;
     use super::*;
 

@@ -20,6 +20,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
 use super::xfs_preallocation::Preallocation;
+use crate::daemon::configuration::StatsSummary;
+use crate::daemon::stats_summary;
 
 /// Pods are ranked by readings that are no older.
 const FRESH: Duration = Duration::from_secs(1);
@@ -52,6 +54,10 @@ const SETTLE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
     reader: Option<StorageReader>,
+    /// How often all pods are read at most, if the kubelet is asked: it answers for all pods and not at once, so only when a
+    /// threshold is met.
+    summary_every: Option<Duration>,
+    summary_due_ns: u64,
     pub(super) samples: Receiver<StorageSample>,
     /// What is being read.
     pending: Option<Extent>,
@@ -111,16 +117,23 @@ impl LimitHeadroom {
 
 impl PodStorageWatch {
     /// Starts the reader where there is something to be read.
-    pub(crate) fn new(paths: StoragePaths) -> Self {
+    pub(crate) fn new(paths: StoragePaths, summary: Option<StatsSummary>) -> Self {
         let (sender, samples) = channel(1);
-        let is_readable = paths != StoragePaths::default();
-        let reader = is_readable.then(|| StorageReader::start(paths, sender)).and_then(|started| {
+        let summary_every = summary.is_some().then_some(stats_summary::EVERY);
+        let reader = match summary {
+            Some(summary) => Some(stats_summary::start(summary, sender)),
+            None if paths == StoragePaths::default() => None,
+            None => Some(StorageReader::of_directories(paths, sender)),
+        };
+        let reader = reader.and_then(|started| {
             started
                 .inspect_err(|error| tracing::error!(%error, "start the thread that reads pods' storage"))
                 .ok()
         });
         Self {
             reader,
+            summary_every,
+            summary_due_ns: 0,
             samples,
             pending: None,
             asked_grown: 0,
@@ -158,13 +171,18 @@ impl PodStorageWatch {
         self.counts.is_some() && self.is_younger(AHEAD_FRESH, now_ns)
     }
 
+    /// Whether directories are read, which may be done at any time.
+    fn reads_directories(&self) -> bool {
+        self.reader.is_some() && self.summary_every.is_none()
+    }
+
     pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
-        self.reader.is_some() && self.pending.is_none() && now_ns >= self.ahead_due_ns
+        self.reads_directories() && self.pending.is_none() && now_ns >= self.ahead_due_ns
     }
 
     /// Whether all pods may be read for a kill order.
     pub(super) fn may_read_for_kill_order(&self, now_ns: u64) -> bool {
-        self.reader.is_some() && self.pending.is_none() && now_ns >= self.kill_order_due_ns
+        self.reads_directories() && self.pending.is_none() && now_ns >= self.kill_order_due_ns
     }
 
     /// When the reading of all pods began by which they may be ranked now, for a crossing.
@@ -195,7 +213,9 @@ impl ControlLoop {
         let cannot_rank =
             decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
         let now_ns = mono_ns();
-        let is_due = self.storage.is_settled(now_ns) && !self.storage.is_fresh(now_ns);
+        let is_due = self.storage.is_settled(now_ns)
+            && !self.storage.is_fresh(now_ns)
+            && now_ns >= self.storage.summary_due_ns;
         if cannot_rank && !self.reclaim.is_awaited && is_due {
             self.ask_for_storage(Extent::All);
         }
@@ -205,7 +225,7 @@ impl ControlLoop {
     pub(super) fn read_limited_storage(&mut self, now_ns: u64) {
         let has_limits = self.engine.policy().local_storage_capacity_isolation
             && self.engine.pods().pods().iter().any(|known| !known.limits.is_empty());
-        if has_limits && now_ns >= self.storage.limits_due_ns {
+        if has_limits && self.storage.reads_directories() && now_ns >= self.storage.limits_due_ns {
             self.ask_for_storage(Extent::Limited);
         }
     }
@@ -213,7 +233,7 @@ impl ControlLoop {
     /// Has pods read that may exceed a limit by now: the disks have grown by what was left to them.
     /// Returns when to check again.
     pub(super) fn watch_limits(&mut self, now_ns: u64) -> Option<Duration> {
-        if self.storage.reader.is_none() || !self.engine.policy().local_storage_capacity_isolation {
+        if !self.storage.reads_directories() || !self.engine.policy().local_storage_capacity_isolation {
             return None;
         }
         let grown = self.node_sampler.disks.grown_bytes();
@@ -265,6 +285,9 @@ impl ControlLoop {
         };
         if reader.ask(requests.collect(), urgency) {
             (self.storage.pending, self.storage.asked_grown) = (Some(extent), grown);
+            if let Some(every) = self.storage.summary_every {
+                self.storage.summary_due_ns = mono_ns().saturating_add(nanos(every));
+            }
         }
     }
 
@@ -285,7 +308,10 @@ impl ControlLoop {
         let was_ahead = watch.counts.is_some();
         watch.counts = watch.asked_counts.take();
         if matches!(extent, Some(Extent::All | Extent::Ahead)) {
-            (watch.all_read_ns, watch.unmeasured) = (Some(sample.began_ns), sample.unmeasured);
+            // The kubelet's figures are older than its answer in any case.
+            let took_ns = watch.summary_every.map_or(0, |_| sample.took_ns);
+            let read_ns = sample.began_ns.saturating_add(took_ns);
+            (watch.all_read_ns, watch.unmeasured) = (Some(read_ns), sample.unmeasured);
         } else if was_ahead {
             // Some pods were read again: the counts do not fit all of them any more.
             watch.all_read_ns = None;

@@ -14,6 +14,7 @@ use eviction_core::snapshot::{
 };
 use eviction_core::time::Timestamp;
 use eviction_kube::nullable::{nullable, nullable_list};
+use eviction_node::fs::{ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample};
 
 /// A Summary cut down to what decisions depend on. Absent and null are the same, and neither
 /// is zero.
@@ -164,6 +165,24 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// What it says of the storage of these pods.
+    pub fn pod_storage(&self, requests: &[StorageRequest]) -> StorageSample {
+        let mut sample = StorageSample::unknown();
+        for request in requests {
+            let found = self.pods.iter().find(|pod| &*pod.pod_ref.uid == request.kubelet_uid());
+            if let Some(pod) = found {
+                let parts = &mut sample.unmeasured;
+                parts.volumes = false;
+                parts.logs &= pod.containers.iter().all(|it| it.logs.is_none());
+                parts.rootfs &= pod.containers.iter().all(|it| it.rootfs.is_none());
+            }
+            sample.pods.insert(request.uid().into(), found.map_or_else(PodStorage::unknown, Pod::storage));
+        }
+        sample
+    }
+}
+
 impl Node {
     fn stats(&self) -> NodeStats {
         let Self { memory, system_containers, fs, runtime, rlimit, unmeasured } = self;
@@ -218,6 +237,13 @@ impl Fs {
     }
 }
 
+impl Fs {
+    fn usage(self) -> Option<DiskUsage> {
+        let inodes = self.inodes_used.unwrap_or_default();
+        Some(DiskUsage { bytes: self.used_bytes?, inodes, ..DiskUsage::default() })
+    }
+}
+
 impl Pod {
     fn figures(&self) -> PodStatValues {
         PodStatValues {
@@ -227,6 +253,25 @@ impl Pod {
             ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used_bytes),
             process_count: self.process_stats.and_then(|stats| stats.process_count),
         }
+    }
+}
+
+impl Pod {
+    fn storage(&self) -> PodStorage {
+        let volumes = self.volume.iter().filter_map(|it| {
+            let usage = DiskUsage {
+                bytes: it.used_bytes?,
+                inodes: it.inodes_used.unwrap_or_default(),
+                ..DiskUsage::default()
+            };
+            Some((it.name.clone(), usage))
+        });
+        let containers = self.containers.iter().map(|it| ContainerStorage {
+            name: it.name.clone(),
+            rootfs: it.rootfs.and_then(Fs::usage),
+            logs: it.logs.and_then(Fs::usage),
+        });
+        PodStorage::new(volumes.collect(), containers.collect())
     }
 }
 

@@ -1,8 +1,12 @@
 use proptest::prelude::*;
 
 use super::Summary;
+use eviction_core::disk_layout::Parts;
+use eviction_core::fixture::policy;
+use eviction_core::pods::KnownPod;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
+use eviction_node::fs::{StorageRequest, StorageSample};
 
 const FULL: &str = r#"{
   "node": {
@@ -95,6 +99,32 @@ fn errors_name_the_field() {
         let found = Summary::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(found.starts_with(error), "{found}");
     }
+}
+
+/// A static pod, which the kubelet knows by the hash of its manifest, one that the kubelet has, and one that it has not.
+#[test]
+fn the_storage_of_the_pods_that_are_asked_for() {
+    let known = |uid: &str, hash: Option<&str>| {
+        let mut object = serde_json::json!({
+            "metadata": {"namespace": "d", "name": uid, "uid": uid}, "spec": {"containers": [{"name": "c"}]},
+        });
+        if let Some(hash) = hash {
+            object["metadata"]["annotations"] =
+                serde_json::json!({"kubernetes.io/config.mirror": hash, "kubernetes.io/config.hash": hash});
+        }
+        let pod = eviction_kube::pods::pod_of(&object).unwrap();
+        KnownPod::new(pod, &policy(Vec::new()))
+    };
+    let request = |uid: &str, hash: Option<&str>| StorageRequest::new(&known(uid, hash), Vec::new());
+    let summary = Summary::parse(FULL.as_bytes()).unwrap();
+    let StorageSample { pods, unmeasured, .. } =
+        summary.pod_storage(&[request("static", Some("u")), request("o", None), request("new", None)]);
+    assert_eq!(unmeasured, Parts::default());
+    let storage = |uid: &str| pods[uid].ephemeral_storage();
+    assert_eq!(pods["static"].container("c", &known("static", None)).rootfs_used, Some(2));
+    assert_eq!((storage("static"), storage("o"), storage("new")), (None, Some(0), None), "d has no figures");
+    let nothing = Summary::parse(b"{}").unwrap().pod_storage(&[request("u", None)]);
+    assert_eq!((nothing.unmeasured, nothing.pods["u"].ephemeral_storage()), (Parts::ALL, None));
 }
 
 proptest! {

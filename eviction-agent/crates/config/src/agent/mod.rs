@@ -28,7 +28,7 @@ use crate::read::{got, read, read_document};
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
     Action, ActionSettings, Configz, DryRun, EvictionRequests, KubeletFiles, MemoryLimits, MetricsSettings,
-    PodMetrics, Probes, ReclaimSettings, RecorderSettings, Server, ThresholdSettings, ThresholdSource,
+    PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings, RecorderSettings, Server, ThresholdSettings, ThresholdSource,
 };
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";
@@ -63,6 +63,8 @@ pub struct AgentConfiguration {
     pub eviction: EvictionSettings,
     /// The container runtime, and which images stay.
     pub reclaim: ReclaimSettings,
+    /// How it is known what pods use of the disks.
+    pub pod_storage: PodStorageSettings,
     /// Eviction requests to the API server.
     pub eviction_requests: EvictionRequests,
     /// Memory limits of pods, containers and the cgroups above them.

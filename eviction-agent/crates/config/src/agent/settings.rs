@@ -310,6 +310,26 @@ impl Default for RecorderSettings {
     }
 }
 
+/// How it is known what pods use of the disks: volumes, writable layers and logs. A change takes effect at the next
+/// start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PodStorageSettings {
+    /// Where that is read.
+    pub source: PodStorageSource,
+}
+
+/// Where it is read what pods use of the disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodStorageSource {
+    /// From the directories, where they are mounted: exact at that moment.
+    #[default]
+    Directories,
+    /// From `/stats/summary` of the kubelet, when a threshold is met, once a minute at most. Its figures of volumes are up to
+    /// two minutes old. The kubelet is reached as for `thresholds.configz`, and checks for `get` on `nodes/stats`.
+    Summary,
+}
+
 /// How unused images and dead containers are removed with `eviction.nodeReclaim: CRI`. A change takes
 /// effect at the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -67,6 +67,16 @@ impl StorageRequest {
             containers,
         }
     }
+
+    /// The uid of the pod's object.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The uid by which the kubelet knows the pod: for a static pod that of its manifest.
+    pub fn kubelet_uid(&self) -> &str {
+        &self.directory
+    }
 }
 
 /// The directory of volumes of its kind; none of those whose usage is not that of the node's disk, or not the pod's.
@@ -89,14 +99,29 @@ pub struct PodStorage {
     is_lower_bound: bool,
 }
 
+/// What a container uses; nothing of a part that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ContainerStorage {
-    name: Box<str>,
-    rootfs: Option<DiskUsage>,
-    logs: Option<DiskUsage>,
+pub struct ContainerStorage {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its writable layer.
+    pub rootfs: Option<DiskUsage>,
+    /// Its logs.
+    pub logs: Option<DiskUsage>,
 }
 
 impl PodStorage {
+    /// Of a pod whose volumes and containers are these, as far as they are known.
+    pub fn new(volumes: Vec<(Box<str>, DiskUsage)>, containers: Vec<ContainerStorage>) -> Self {
+        let is_lower_bound = containers.iter().any(|it| it.rootfs.is_none() || it.logs.is_none());
+        Self { volumes, containers, is_lower_bound }
+    }
+
+    /// Of a pod of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { is_lower_bound: true, ..Self::default() }
+    }
+
     /// `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
     pub fn ephemeral_storage(&self) -> Option<u64> {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
@@ -206,6 +231,11 @@ pub struct StorageSample {
 }
 
 impl StorageSample {
+    /// One that says nothing of any pod.
+    pub fn unknown() -> Self {
+        Self { unmeasured: Parts::ALL, ..Self::default() }
+    }
+
     /// Bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
         let of_pods = self.pods.values().map(PodStorage::preallocated);
@@ -230,43 +260,51 @@ pub enum Urgency {
 }
 
 impl StorageReader {
-    /// Starts the thread; what was read goes to `samples`.
+    /// Starts the thread; what `read` returns goes to `samples`.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn start(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
+    pub fn start(
+        mut read: impl FnMut(Vec<StorageRequest>, Urgency) -> StorageSample + Send + 'static,
+        samples: Sender<StorageSample>,
+    ) -> std::io::Result<Self> {
         let (requests, receiver) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("pod-storage".to_owned());
-        thread.spawn(move || serve(&paths, &receiver, &samples))?;
+        let work = move || {
+            while let Ok((pods, urgency)) = receiver.recv() {
+                if samples.blocking_send(read(pods, urgency)).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("pod-storage".to_owned()).spawn(work)?;
         Ok(Self { requests })
+    }
+
+    /// One that reads the directories.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn of_directories(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
+        let mut last: BTreeMap<Box<str>, u64> = BTreeMap::new();
+        let read = move |mut pods: Vec<StorageRequest>, urgency| {
+            set_io_priority(match urgency {
+                Urgency::Decision => IoPriority::Normal,
+                Urgency::Routine => IoPriority::Idle,
+            });
+            pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
+            let sample = read_pod_storage(&paths, &pods);
+            if sample.pods.len() >= last.len() {
+                last.clear();
+            }
+            last.extend(sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())));
+            sample
+        };
+        Self::start(read, samples)
     }
 
     /// Asks for these pods, the largest first as far as that is known. False if it is busy.
     pub fn ask(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
         self.requests.try_send((pods, urgency)).is_ok()
-    }
-}
-
-fn serve(
-    paths: &StoragePaths,
-    requests: &Receiver<(Vec<StorageRequest>, Urgency)>,
-    samples: &Sender<StorageSample>,
-) {
-    let mut last: BTreeMap<Box<str>, u64> = BTreeMap::new();
-    while let Ok((mut pods, urgency)) = requests.recv() {
-        set_io_priority(match urgency {
-            Urgency::Decision => IoPriority::Normal,
-            Urgency::Routine => IoPriority::Idle,
-        });
-        pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
-        let sample = read_pod_storage(paths, &pods);
-        if sample.pods.len() >= last.len() {
-            last.clear();
-        }
-        last.extend(sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())));
-        if samples.blocking_send(sample).is_err() {
-            return;
-        }
     }
 }
 
@@ -277,7 +315,7 @@ pub fn read_pod_storage(paths: &StoragePaths, pods: &[StorageRequest]) -> Storag
     let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
     let directories = Directories { kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
     let mut inodes = INODES;
-    let mut sample = StorageSample { began_ns, unmeasured: Parts::ALL, ..StorageSample::default() };
+    let mut sample = StorageSample { began_ns, ..StorageSample::unknown() };
     for (done, pod) in pods.iter().enumerate() {
         let left = u64::try_from(pods.len() - done).unwrap_or(u64::MAX);
         let now_ns = mono_ns();
@@ -515,7 +553,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &format!("{VOLUMES}/cache/file"), MIB);
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
-        let reader = StorageReader::start(paths(root.path()), sender).unwrap();
+        let reader = StorageReader::of_directories(paths(root.path()), sender).unwrap();
         assert!(reader.ask(
             vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new())],
             Urgency::Routine

@@ -1,0 +1,45 @@
+//! What pods use of the disks, by the kubelet: for an agent that sees no directories of pods.
+
+use std::time::Duration;
+
+use eviction_kube::KubeletEndpoint;
+use eviction_node::clock::mono_ns;
+use eviction_node::fs::{StorageReader, StorageRequest, StorageSample};
+use tokio::sync::mpsc::Sender;
+
+use super::configuration::StatsSummary;
+use super::kubelet_api::{self, KubeletAnswer};
+use crate::error::Failure;
+use crate::source::summary::Summary;
+
+/// How often it is requested at most: for each, the kubelet asks the container runtime for all containers and reads
+/// all logs.
+pub(crate) const EVERY: Duration = Duration::from_secs(60);
+
+/// Starts the thread that requests it.
+///
+/// # Errors
+/// If there can be none.
+pub(crate) fn start(
+    from: StatsSummary,
+    samples: Sender<StorageSample>,
+) -> std::io::Result<StorageReader> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let read = move |pods: Vec<StorageRequest>, _urgency| {
+        let began_ns = mono_ns();
+        let sample = runtime.block_on(request(&from)).map(|summary| summary.pod_storage(&pods));
+        let sample = sample.unwrap_or_else(|failure| {
+            tracing::warn!(error = failure.report().0.trim_end(), "it is not known what pods use of the disks");
+            StorageSample::unknown()
+        });
+        StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }
+    };
+    StorageReader::start(read, samples)
+}
+
+async fn request(from: &StatsSummary) -> Result<Summary, Failure> {
+    let StatsSummary { caller, configz } = from;
+    let KubeletAnswer { operation, url: _, body } =
+        kubelet_api::ask(caller, configz, KubeletEndpoint::StatsSummary).await?;
+    Summary::parse(&body).map_err(|error| Failure::because(operation, &error))
+}
