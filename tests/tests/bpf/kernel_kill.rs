@@ -92,7 +92,7 @@ fn assert_not_killed(rig: &mut Rig, why: &str) {
 }
 
 #[test]
-fn a_runaway_of_the_victim_stops_at_the_line() {
+fn a_runaway_of_the_victim_stops_at_the_threshold() {
     need_bpf!();
     let node = Node::new();
     let container = node.victim.child("container");
@@ -179,7 +179,7 @@ fn memory_that_was_given_back_before_is_seen_again() {
 }
 
 #[test]
-fn a_child_that_grows_goes_alone() {
+fn a_child_that_grows_is_killed_alone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
@@ -193,7 +193,7 @@ fn a_child_that_grows_goes_alone() {
 }
 
 #[test]
-fn a_vforked_child_in_its_parents_memory_goes_alone() {
+fn a_vforked_child_in_its_parents_memory_is_killed_alone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
@@ -206,7 +206,7 @@ fn a_vforked_child_in_its_parents_memory_goes_alone() {
 }
 
 #[test]
-fn a_process_of_another_pod_is_let_be() {
+fn a_process_of_another_pod_is_not_killed() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.other);
@@ -230,7 +230,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
 }
 
 #[test]
-fn who_was_moved_out_of_the_victim_is_let_be() {
+fn a_process_moved_out_of_the_victim_is_not_killed() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
@@ -241,7 +241,7 @@ fn who_was_moved_out_of_the_victim_is_let_be() {
 }
 
 #[test]
-fn who_was_moved_into_the_victim_goes_for_what_it_grew() {
+fn a_process_moved_into_the_victim_is_killed_for_its_growth() {
     need_bpf!();
     let node = Node::new();
     let (mut process, _rig, _) = node.begin(&node.other);
@@ -283,7 +283,7 @@ fn never_after_expiry() {
 }
 
 #[test]
-fn never_twice_by_one_verdict() {
+fn never_twice_by_one_kill_order() {
     need_bpf!();
     let node = Node::new();
     let mut rig = rig();
@@ -330,7 +330,7 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
 }
 
 #[test]
-fn nothing_stands_after_it_was_withdrawn_or_the_programs_are_gone() {
+fn nothing_is_armed_after_it_was_disarmed_or_the_programs_are_gone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, _) = node.begin(&node.victim);
@@ -359,7 +359,7 @@ fn without_being_asked_for_there_is_none() {
 }
 
 #[test]
-fn at_the_line_itself_nothing_is_armed() {
+fn at_the_threshold_itself_nothing_is_armed() {
     need_bpf!();
     let node = Node::new();
     let mut rig = rig();

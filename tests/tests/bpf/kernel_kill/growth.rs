@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_process_that_writes_files_is_never_hit() {
+fn a_process_that_writes_files_is_never_killed() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut rig, order) = node.begin(&node.victim);
@@ -15,7 +15,7 @@ fn a_process_that_writes_files_is_never_hit() {
 }
 
 #[test]
-fn who_only_finishes_what_others_began_is_let_be() {
+fn a_process_that_only_charges_what_others_began_is_not_killed() {
     need_bpf!();
     let node = Node::new();
     let mut small = Stepper::start(&node.victim);
@@ -48,7 +48,7 @@ fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
 }
 
 #[test]
-fn what_was_freed_meanwhile_keeps_the_line_away() {
+fn what_was_freed_meanwhile_adds_to_the_headroom() {
     need_bpf!();
     grow_while_another_frees(|order| ArmedOrder { max_working_set: None, ..order });
 }
@@ -91,7 +91,7 @@ fn grow_with_the_cache_full(
 }
 
 #[test]
-fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
+fn with_a_full_page_cache_it_kills_while_the_sample_is_young() {
     need_bpf!();
     for young in [true, false] {
         // What is clean and inactive is no part of the working set, and makes room.
@@ -104,7 +104,7 @@ fn with_a_full_page_cache_it_hits_while_the_sample_is_young() {
 
 /// For a huge page reclaim may make more free than it takes: usage stands a little below the limit then.
 #[test]
-fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
+fn with_a_full_page_cache_it_kills_who_takes_huge_pages() {
     need_bpf!();
     // Where pages are kept by generations reclaim frees more at a time, and it is one huge page later; elsewhere
     // that is so seldom.
@@ -123,7 +123,7 @@ fn with_a_full_page_cache_it_hits_who_takes_huge_pages() {
 
 /// The machine has no limit at which its usage stands: there what is free says whether cache makes room.
 #[test]
-fn without_a_limit_it_hits_once_nothing_is_free() {
+fn without_a_limit_it_kills_once_nothing_is_free() {
     need_bpf!();
     for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
         let change = |order| ArmedOrder { max_working_set: None, room, still_until_ns: u64::MAX, ..order };
@@ -132,7 +132,7 @@ fn without_a_limit_it_hits_once_nothing_is_free() {
 }
 
 #[test]
-fn growth_counts_from_the_verdicts_own_sample() {
+fn growth_counts_from_the_sample_of_the_kill_order() {
     need_bpf!();
     let node = Node::new();
     let mut process = Stepper::start(&node.victim);
