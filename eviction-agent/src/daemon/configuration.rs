@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use eviction_config::{
     Action, ActionSettings, AgentConfiguration, Configz, DryRun, Effective, EvictionRequests,
-    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, RecorderSettings, Server, Setting,
-    ThresholdSource, load_agent,
+    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems,
+    RecorderSettings, Server, Setting, ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};

@@ -76,14 +76,14 @@ fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<
         200 => Ok(answer.body),
         401 => Err(Failure::failed(format!("{operation}: it does not accept who asks: {}", said()))
             .help("the kubelet has to ask the API server about tokens: authentication.webhook.enabled")),
-        403 => {
-            Err(Failure::failed(format!("{operation}: a permission is missing: {}", said())).help(match endpoint {
+        403 => Err(Failure::failed(format!("{operation}: a permission is missing: {}", said())).help(
+            match endpoint {
                 KubeletEndpoint::Configz => {
                     "the agent needs get for nodes/configz, or for nodes/proxy with kubelets before 1.33"
                 }
                 KubeletEndpoint::StatsSummary => "the agent needs get for nodes/stats",
-            }))
-        }
+            },
+        )),
         404 => Err(Failure::failed(format!("{operation}: it serves no {}", endpoint.path()))
             .help("enableDebuggingHandlers of the kubelet must be on")),
         status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", said()))),

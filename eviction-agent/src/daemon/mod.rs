@@ -39,13 +39,13 @@ pub(crate) mod watchdog;
 
 pub use check::{Findings, NodeFacts, check};
 pub use cluster::{CleanOptions, Cleaned, ClusterOptions, await_daemon_set, clean_nodes};
-pub use kubelet_api::Caller;
 pub use configuration::{
     AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
 };
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend::BackendSelection;
 pub use eviction_node::notify::timer::NAME as TIMER;
+pub use kubelet_api::Caller;
 pub use state_dir::{CleanedDir, clean_state_dir};
 pub use supervise::run;
 

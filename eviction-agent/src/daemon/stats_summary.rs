@@ -20,16 +20,16 @@ pub(crate) const EVERY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If there can be none.
-pub(crate) fn start(
-    from: StatsSummary,
-    samples: Sender<StorageSample>,
-) -> std::io::Result<StorageReader> {
+pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::io::Result<StorageReader> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let read = move |pods: Vec<StorageRequest>, _urgency| {
         let began_ns = mono_ns();
         let sample = runtime.block_on(request(&from)).map(|summary| summary.pod_storage(&pods));
         let sample = sample.unwrap_or_else(|failure| {
-            tracing::warn!(error = failure.report().0.trim_end(), "it is not known what pods use of the disks");
+            tracing::warn!(
+                error = failure.report().0.trim_end(),
+                "it is not known what pods use of the disks"
+            );
             StorageSample::unknown()
         });
         StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }

@@ -1,13 +1,16 @@
 //! Local storage of real pods: what the kubelet and containerd make of it, the agent finds and counts.
 
+use std::net::{Ipv4Addr, TcpListener};
+
 use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
 use tests::cluster::{Cluster, Options};
 use tests::file_system::{FileSystem, Kind};
+use tests::metrics::get;
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::world::{self, NODE, World, chosen, knows, outcome, pod};
+use crate::world::{self, World, chosen, knows, outcome, pod};
 
 const SCRATCH: &str = "/scratch";
 
@@ -69,8 +72,8 @@ fn pods_over_their_limits_of_local_storage_are_evicted_and_no_other_one() {
     assert!(agent.stop().unwrap().success());
 }
 
-/// A node whose nodefs is a disk of 1 GiB.
-fn world_on_disk() -> Option<(FileSystem, World)> {
+/// A node whose nodefs is a disk of 1 GiB, with more of the kubelet's configuration.
+fn world_on_disk(more: &Value) -> Option<(FileSystem, World)> {
     let disk = match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-kubelet-disk") {
         Ok(disk) => disk,
         Err(why) => {
@@ -80,13 +83,14 @@ fn world_on_disk() -> Option<(FileSystem, World)> {
     };
     let mut config = world::small();
     config["evictionHard"] = json!({"memory.available": "200Mi", "nodefs.available": "500Mi"});
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let world = world::node_on(&Options::default(), &config, Some(disk.path()))?;
     Some((disk, world))
 }
 
 #[test]
 fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
-    let Some((disk, mut world)) = world_on_disk() else { return };
+    let Some((disk, mut world)) = world_on_disk(&json!({})) else { return };
     let modest = world.image("modest", &writing(0, 250, "/scratch/file"));
     let hog = world.image("hog", &writing(5, 240, "/scratch/file"));
     let volume = json!({});
@@ -110,7 +114,9 @@ fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
 /// The kubelet reads a volume every one to two minutes: the threshold is crossed once it knows what the pods have.
 #[test]
 fn an_agent_that_sees_no_directories_asks_the_kubelet_which_pod_fills_nodefs() {
-    let Some((disk, mut world)) = world_on_disk() else { return };
+    let read_only = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let kubelet = json!({"readOnlyPort": read_only.port()});
+    let Some((disk, mut world)) = world_on_disk(&kubelet) else { return };
     let modest = world.image("modest", &writing(0, 200, "/scratch/file"));
     let hog = world.image("hog", &writing(0, 150, "/scratch/file"));
     world.run(&with_volume(pod("modest", &modest, None, None), &json!({}), Some("300Mi"), None));
@@ -123,8 +129,8 @@ fn an_agent_that_sees_no_directories_asks_the_kubelet_which_pod_fills_nodefs() {
         let volumes = pod.and_then(|pod| pod["volume"].as_array()).into_iter().flatten();
         volumes.filter_map(|volume| volume["usedBytes"].as_u64()).sum::<u64>()
     };
-    let is_known = |cluster: &Cluster| {
-        let summary = cluster.admin().get(&format!("/api/v1/nodes/{NODE}/proxy/stats/summary"))?.ok()?;
+    let is_known = |_: &Cluster| {
+        let summary: Value = serde_json::from_str(&get(read_only, "/stats/summary")?)?;
         let is_known = used(&summary, "modest") > 190 * MIB && used(&summary, "hog") > 140 * MIB;
         Ok(is_known.then_some(()))
     };

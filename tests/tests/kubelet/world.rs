@@ -88,7 +88,8 @@ impl World {
 
     /// An agent with the rights and the configuration of deploy/manifests, and `eviction` settings of its own.
     pub(crate) fn agent(&self, eviction: &Value) -> Agent {
-        let paths = [("--kubelet-root-dir", self.node.kubelet_root()), ("--pod-logs-dir", self.node.pod_logs())];
+        let paths =
+            [("--kubelet-root-dir", self.node.kubelet_root()), ("--pod-logs-dir", self.node.pod_logs())];
         self.agent_with(json!({"eviction": eviction}), &[], &paths)
     }
 
@@ -96,7 +97,10 @@ impl World {
     pub(crate) fn agent_by_summary(&self) -> Agent {
         let config = json!({
             "podStorage": {"source": "Summary"},
-            "thresholds": {"configz": {"port": self.node.kubelet_port()}},
+            "thresholds": {"configz": {
+                "port": self.node.kubelet_port(),
+                "certificateAuthority": self.node.path().join("certificates/kubelet.crt"),
+            }},
         });
         let rule = json!({"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]});
         self.agent_with(config, &[rule], &[("--nodefs", self.node.kubelet_root())])

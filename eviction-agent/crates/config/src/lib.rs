@@ -11,9 +11,9 @@ pub mod yaml;
 
 pub use agent::{
     Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
-    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings,
-    RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings, ThresholdSource, load_agent,
-    parse_agent, with_own_thresholds,
+    MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource,
+    Probes, ReclaimSettings, RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings,
+    ThresholdSource, load_agent, parse_agent, with_own_thresholds,
 };
 pub use kubelet::{
     Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, files_of as drop_in_files,

@@ -28,7 +28,8 @@ use crate::read::{got, read, read_document};
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
     Action, ActionSettings, Configz, DryRun, EvictionRequests, KubeletFiles, MemoryLimits, MetricsSettings,
-    PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings, RecorderSettings, Server, ThresholdSettings, ThresholdSource,
+    PodMetrics, PodStorageSettings, PodStorageSource, Probes, ReclaimSettings, RecorderSettings, Server,
+    ThresholdSettings, ThresholdSource,
 };
 
 const API_VERSION: &str = "eviction-agent.io/v1alpha1";

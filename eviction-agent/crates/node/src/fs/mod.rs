@@ -16,7 +16,7 @@ pub use layout::{FsPaths, NodeFileSystems};
 pub use monitor::{DeviceHeadroom, DiskMonitor};
 pub use mountinfo::{Device, MountInfo};
 pub use pod_storage::{
-    ContainerStorage, InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency,
-    read_pod_storage,
+    ContainerStorage, InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample,
+    Urgency, read_pod_storage,
 };
 pub use statistics::FileSystem;
