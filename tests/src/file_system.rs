@@ -43,6 +43,10 @@ impl Kind {
     }
 }
 
+/// The variable that names a disk to be used for an ext4 where there are no loop devices, as in the guests of
+/// `cargo xtask vm`. One at a time can be on it.
+const DISK: &str = "EVICTION_TEST_DISK";
+
 /// A mounted file system. It is unmounted and its image removed when this is dropped.
 #[derive(Debug)]
 pub struct FileSystem {
@@ -62,11 +66,18 @@ impl FileSystem {
         std::fs::create_dir(&point).with_context(|| format!("make {}", point.display()))?;
         let mut mount = Command::new("mount");
         if let Some((program, options)) = kind.make() {
-            let image = folder.path().join("image");
-            let file = std::fs::File::create(&image).with_context(|| format!("make {}", image.display()))?;
-            file.set_len(bytes).context("size the image of a file system")?;
-            run(Command::new(program).args(options).arg(&image))?;
-            mount.args(["-t", kind.name(), "-o", "loop"]).arg(&image);
+            if let Some(disk) = std::env::var_os(DISK).filter(|_| kind == Kind::Ext4) {
+                let kib = format!("{}k", bytes >> 10);
+                run(Command::new(program).args(options).arg(&disk).arg(kib))?;
+                mount.args(["-t", kind.name()]).arg(&disk);
+            } else {
+                let image = folder.path().join("image");
+                let file =
+                    std::fs::File::create(&image).with_context(|| format!("make {}", image.display()))?;
+                file.set_len(bytes).context("size the image of a file system")?;
+                run(Command::new(program).args(options).arg(&image))?;
+                mount.args(["-t", kind.name(), "-o", "loop"]).arg(&image);
+            }
         } else {
             mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
         }

@@ -41,6 +41,9 @@ const HANG_S: u32 = 3600;
 /// Bytes of the guest's disk: the page cache is filled from it.
 const DISK: u64 = 3 << 30;
 
+/// Bytes of a second disk, on which tests make file systems (`tests/src/file_system.rs`).
+const SPARE: u64 = 1 << 30;
+
 /// Files for guests, removed with this.
 #[derive(Debug)]
 pub(super) struct Stock {
@@ -91,6 +94,9 @@ impl Stock {
         }
         copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
+        if machine.platform == Platform::HOST {
+            add_mkfs(&root)?;
+        }
         let init = root.join("init");
         fs::write(&init, script(machine.cgroups, programs))
             .with_context(|| format!("write {}", init.display()))?;
@@ -109,6 +115,31 @@ impl Stock {
         shell::read(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&programs).arg(&disk))?;
         Ok(disk)
     }
+
+    /// A fresh second disk, empty.
+    pub(super) fn spare(&self) -> Result<PathBuf> {
+        let spare = self.folder.join("spare");
+        File::create(&spare).and_then(|file| file.set_len(SPARE)).context("make the guest's second disk")?;
+        Ok(spare)
+    }
+}
+
+/// Puts this machine's mkfs.ext4 into a guest, with the libraries that it loads.
+fn add_mkfs(root: &Path) -> Result<()> {
+    let found = shell::read(Command::new("sh").args(["-c", "command -v mkfs.ext4"]))?;
+    copy(Path::new(found.trim()), &root.join("bin/mkfs.ext4"))?;
+    for library in libraries(&shell::read(Command::new("ldd").arg(found.trim()))?) {
+        let copied = root.join(library.trim_start_matches('/'));
+        make(copied.parent().unwrap_or(root))?;
+        copy(Path::new(library), &copied)?;
+    }
+    make(&root.join("etc"))?;
+    copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))
+}
+
+/// The files in what ldd prints.
+fn libraries(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace().filter(|word| word.starts_with('/'))
 }
 
 /// What runs that were interrupted have left behind.
@@ -172,6 +203,7 @@ mount -t bpf bpf /sys/fs/bpf
 {mount}
 ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
+export EVICTION_TEST_DISK=/dev/nvme1n1
 cd /disk
 # Seconds since the boot, for people who read the log.
 at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}
@@ -204,6 +236,14 @@ poweroff -f
 mod tests {
     use super::*;
     use crate::vm::programs::PROGRAMS;
+
+    #[test]
+    fn libraries_are_the_paths_that_ldd_prints() {
+        let text = "\tlinux-vdso.so.1 (0x7ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
+        let found: Vec<_> = libraries(text).collect();
+        assert_eq!(found, ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+    }
 
     #[test]
     fn each_program_is_run_and_its_end_told() {

@@ -185,9 +185,10 @@ fn run_platform(
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let busybox = cache.busybox()?;
-        let (ramdisk, disk) = (stock.ramdisk(machine, &programs, &busybox)?, stock.disk()?);
+        let ramdisk = stock.ramdisk(machine, &programs, &busybox)?;
+        let (disk, spare) = (stock.disk()?, stock.spare()?);
         let (verbose, thread_each) = (*verbose, *thread_each);
-        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
+        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, spare: &spare, verbose, thread_each }
             .run(&mut log)?;
         let told = read(machine, &path)?;
         eprint!("{}", table::summary(machine, &told));
