@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
 use crate::daemon::memory_notifier::MemoryNotifier;
-use crate::daemon::{cluster, realtime, reclaim, startup};
+use crate::daemon::{cluster, realtime, reclaim, startup, stats_summary};
 use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use crate::telemetry::event_log::Backend;
@@ -58,7 +58,7 @@ pub fn check(
 ) -> Result<Findings, Failure> {
     let host = Host::default();
     let mut problems = Vec::new();
-    let mut reclaim = None;
+    let (mut reclaim, mut summary) = (None, None);
     let configuration = match files.load() {
         Ok(configuration) => {
             if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
@@ -67,6 +67,7 @@ pub fn check(
                     Err(failure) => problems.extend(failure.into_causes()),
                 }
             }
+            summary = configuration.service.stats_summary.clone();
             // With `cluster` it is checked below.
             if cluster.is_none() && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
@@ -105,6 +106,7 @@ pub fn check(
         problems.extend(found);
     }
     let cri = reclaim.map(|config| runtime.block_on(reclaim::probe(&config)));
+    let summary = summary.map(|from| runtime.block_on(stats_summary::probe(&from)));
     let facts = runtime.block_on(async {
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });
@@ -120,7 +122,10 @@ pub fn check(
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: sources.into_iter().map(startup::source_event).chain(pods_source).chain(cri).collect(),
+        sources: (sources.into_iter().map(startup::source_event).chain(pods_source))
+            .chain(cri)
+            .chain(summary)
+            .collect(),
         facts,
         problems,
     })

@@ -11,6 +11,7 @@ use super::configuration::StatsSummary;
 use super::kubelet_api::{self, KubeletAnswer};
 use crate::error::Failure;
 use crate::source::summary::Summary;
+use crate::telemetry::event_log::{Backend, NO_BACKEND};
 
 /// How often it is requested at most: for each, the kubelet asks the container runtime for all containers and reads
 /// all logs.
@@ -35,6 +36,19 @@ pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::
         StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }
     };
     StorageReader::start(read, samples)
+}
+
+/// Whether the kubelet answers, as a source of `check`.
+pub(crate) async fn probe(from: &StatsSummary) -> Backend {
+    let (backend, reason) = match request(from).await {
+        Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
+        Err(failure) => (NO_BACKEND.to_owned(), said(failure)),
+    };
+    Backend { source: "pod storage".to_owned(), backend, reason }
+}
+
+fn said(failure: Failure) -> String {
+    failure.into_causes().join("; ")
 }
 
 async fn request(from: &StatsSummary) -> Result<Summary, Failure> {
