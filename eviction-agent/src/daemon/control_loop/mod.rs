@@ -7,6 +7,7 @@ mod api_outage;
 mod cgroup_tree;
 mod eviction_results;
 mod evictions;
+mod inode_counts;
 mod kernel_kill;
 mod kernel_kill_disk;
 mod limits;

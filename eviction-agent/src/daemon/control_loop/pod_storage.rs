@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eviction_bpf::DiskUsage;
 use eviction_core::decision::Decision;
 use eviction_core::disk_layout::Parts;
 use eviction_core::eviction::EvaluationEnd;
@@ -11,14 +10,13 @@ use eviction_core::in_flight::InFlightEviction;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::node_root::GroupPaths;
-use eviction_node::cgroup::pods::{Container, Pod};
+use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{
-    InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency,
-};
+use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
+use super::inode_counts::InodeCounts;
 use super::xfs_preallocation::Preallocation;
 use crate::daemon::configuration::StatsSummary;
 use crate::daemon::stats_summary;
@@ -38,7 +36,7 @@ const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 /// Pods are read ahead of a crossing that is less than this away at the greatest rate seen lately, and no more often than
 /// that; [`LIMITS_PACE`] makes that 10 s where a reading takes 200 ms.
 /// What is counted since is added.
-const AHEAD: Duration = Duration::from_secs(1);
+pub(super) const AHEAD: Duration = Duration::from_secs(1);
 const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
 /// How often all pods are read while a kill order for writers may be armed, and how many times as long as that takes is
@@ -345,81 +343,5 @@ impl ControlLoop {
         if is_of_disk && it.api.is_none() {
             self.storage.settled_ns = mono_ns().saturating_add(nanos(SETTLE));
         }
-    }
-}
-
-/// Inodes that the probes on ext4 had counted of each pod when its reading was requested.
-///
-/// A volume with many inodes takes long to read: while it is, the pod that fills it makes thousands more. So pods are
-/// read while the threshold comes nearer, and what was counted since is added when it is crossed. Bytes are not
-/// counted like that: buffered writes have an owner only while the dense hook is attached.
-#[derive(Debug, Default)]
-pub(super) struct InodeCounts {
-    /// The number of the programs that counted.
-    programs: u32,
-    /// By the ids of the pods' cgroups, in order.
-    pods: Vec<InodeGrowth>,
-}
-
-impl ControlLoop {
-    /// Has all pods read if the inodes of a disk on which they are counted may be used up soon.
-    pub(super) fn read_ahead(&mut self, now_ns: u64) {
-        let is_soon = self.node_sampler.disks.inodes_fill_within(AHEAD);
-        if !is_soon || !self.storage.may_read_ahead(now_ns) {
-            return;
-        }
-        if let Some(counts) = self.count_inodes() {
-            self.ask_for_storage(Extent::Ahead);
-            self.storage.note_counts(counts);
-        }
-    }
-
-    /// Adds what pods made since they were read ahead, if that is what is to be known of them: inodes alone are short,
-    /// and each pod was read and counted. Whether it is.
-    pub(super) fn add_counted_inodes(&mut self, now_ns: u64) -> bool {
-        self.node_sampler.inode_growth.clear();
-        if !self.node_sampler.disks.are_inodes_alone_short() || !self.storage.is_read_ahead(now_ns) {
-            return false;
-        }
-        let Some(now) = self.count_inodes() else { return false };
-        let Some(before) = self.storage.counts().filter(|before| before.programs == now.programs) else {
-            return false;
-        };
-        let since = now.pods.iter().map(|now| {
-            let place = before.pods.binary_search_by_key(&now.cgroup, |it| it.cgroup).ok()?;
-            let [node, image] = before.pods.get(place)?.inodes;
-            Some(InodeGrowth {
-                cgroup: now.cgroup,
-                inodes: [now.inodes[0].wrapping_sub(node), now.inodes[1].wrapping_sub(image)],
-            })
-        });
-        // A pod that was not there has not been read.
-        let Some(since) = since.collect::<Option<Vec<_>>>() else { return false };
-        self.node_sampler.inode_growth = since;
-        true
-    }
-
-    /// Returns what each pod has made so far on nodefs and imagefs; `None` unless both are counted.
-    fn count_inodes(&mut self) -> Option<InodeCounts> {
-        let devices = self.node_sampler.disks.ext4_devices()?;
-        let usage = self.notifier.bpf.disk_usage(&devices)?;
-        let of = |id: u64, device: u64| {
-            let found = usage.binary_search_by_key(&(id, device), |it| (it.cgroup, it.device)).ok();
-            found.and_then(|place| usage.get(place)).map_or(0, |DiskUsage { inodes, .. }| *inodes)
-        };
-        let of_pod = |pod: &Pod| {
-            let mut ids: Vec<u64> = pod.containers.iter().map(|container| container.cgroup_id).collect();
-            ids.push(pod.cgroup_id);
-            ids.extend(&pod.leaves);
-            ids.sort_unstable();
-            ids.dedup();
-            let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device)).sum());
-            InodeGrowth { cgroup: pod.cgroup_id, inodes }
-        };
-        let groups = self.node_sampler.cgroups.pods().pods.iter();
-        let known = groups.filter(|group| self.pod_index.pod_of(group).is_some());
-        let mut pods: Vec<_> = known.map(of_pod).collect();
-        pods.sort_unstable_by_key(|pod| pod.cgroup);
-        Some(InodeCounts { programs: self.notifier.bpf.programs().0, pods })
     }
 }
