@@ -325,7 +325,7 @@ pub enum PodStorageSource {
     /// From the directories, where they are mounted: exact at that moment.
     #[default]
     Directories,
-    /// From `/stats/summary` of the kubelet, when a threshold is met, once a minute at most. Its figures of volumes are up to
+    /// From `/stats/summary` of the kubelet, when a threshold is met, once a minute at most. Its values for volumes are up to
     /// two minutes old. The kubelet is reached as for `thresholds.configz`, and checks for `get` on `nodes/stats`.
     Summary,
 }

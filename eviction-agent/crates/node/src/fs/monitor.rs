@@ -179,7 +179,7 @@ impl DiskMonitor {
     /// so many bytes more on nodefs and on imagefs. Never with less than 5 % available, where xfs allocates little ahead.
     pub fn is_met_by_preallocation(&self, [of_node, of_image]: [u64; 2]) -> bool {
         let is_shared = !self.layout().dedicated_image_fs;
-        let bytes = if is_shared { [of_node + of_image; 2] } else { [of_node, of_image] };
+        let bytes = if is_shared { [of_node.saturating_add(of_image); 2] } else { [of_node, of_image] };
         let [node, node_inodes, image, image_inodes] = &self.headroom;
         let is_xfs = self.file_systems.devices().map(|found| found.is_some_and(|(kind, _)| kind == "xfs"));
         let explained =

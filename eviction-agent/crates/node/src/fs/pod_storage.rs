@@ -184,7 +184,9 @@ impl PodStorage {
 
     /// Bytes beyond the ends of its files, on nodefs and on imagefs.
     fn preallocated(&self) -> [u64; 2] {
-        let sum = |all: &mut dyn Iterator<Item = DiskUsage>| all.map(|usage| usage.preallocated).sum();
+        let sum = |all: &mut dyn Iterator<Item = DiskUsage>| {
+            all.fold(0, |sum: u64, usage| sum.saturating_add(usage.preallocated))
+        };
         let (volumes, containers) = (self.volumes.iter(), self.containers.iter());
         let mut on_node_fs =
             volumes.map(|(_, usage)| *usage).chain(containers.clone().filter_map(|it| it.logs));
@@ -239,7 +241,9 @@ impl StorageSample {
     /// Bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
         let of_pods = self.pods.values().map(PodStorage::preallocated);
-        of_pods.fold([0, 0], |[node, image], it| [node + it[0], image + it[1]])
+        of_pods.fold([0_u64; 2], |[node, image], [more_node, more_image]| {
+            [node.saturating_add(more_node), image.saturating_add(more_image)]
+        })
     }
 }
 
