@@ -27,10 +27,7 @@ pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::
         let began_ns = mono_ns();
         let sample = runtime.block_on(request(&from)).map(|summary| summary.pod_storage(&pods));
         let sample = sample.unwrap_or_else(|failure| {
-            tracing::warn!(
-                error = failure.report().0.trim_end(),
-                "it is not known what pods use of the disks"
-            );
+            tracing::warn!(error = causes(failure), "it is not known what pods use of the disks");
             StorageSample::unknown()
         });
         StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }
@@ -42,12 +39,13 @@ pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::
 pub(crate) async fn probe(from: &StatsSummary) -> Backend {
     let (backend, reason) = match request(from).await {
         Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
-        Err(failure) => (NO_BACKEND.to_owned(), said(failure)),
+        Err(failure) => (NO_BACKEND.to_owned(), causes(failure)),
     };
     Backend { source: "pod storage".to_owned(), backend, reason }
 }
 
-fn said(failure: Failure) -> String {
+/// On one line.
+fn causes(failure: Failure) -> String {
     failure.into_causes().join("; ")
 }
 

@@ -52,10 +52,9 @@ const SETTLE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
     reader: Option<StorageReader>,
-    /// How often all pods are read at most, if the kubelet is asked: it answers for all pods and not at once, so only when a
-    /// threshold is met.
-    summary_every: Option<Duration>,
-    summary_due_ns: u64,
+    /// When the kubelet may be asked next, if it is: it answers for all pods and not at once, so only when a threshold is
+    /// met. `None` if directories are read.
+    summary_due_ns: Option<u64>,
     pub(super) samples: Receiver<StorageSample>,
     /// What is being read.
     pending: Option<Extent>,
@@ -117,7 +116,7 @@ impl PodStorageWatch {
     /// Starts the reader where there is something to be read.
     pub(crate) fn new(paths: StoragePaths, summary: Option<StatsSummary>) -> Self {
         let (sender, samples) = channel(1);
-        let summary_every = summary.is_some().then_some(stats_summary::EVERY);
+        let summary_due_ns = summary.is_some().then_some(0);
         let reader = match summary {
             Some(summary) => Some(stats_summary::start(summary, sender)),
             None if paths == StoragePaths::default() => None,
@@ -130,8 +129,7 @@ impl PodStorageWatch {
         });
         Self {
             reader,
-            summary_every,
-            summary_due_ns: 0,
+            summary_due_ns,
             samples,
             pending: None,
             asked_grown: 0,
@@ -171,7 +169,7 @@ impl PodStorageWatch {
 
     /// Whether directories are read, which may be done at any time.
     fn reads_directories(&self) -> bool {
-        self.reader.is_some() && self.summary_every.is_none()
+        self.reader.is_some() && self.summary_due_ns.is_none()
     }
 
     pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
@@ -213,7 +211,7 @@ impl ControlLoop {
         let now_ns = mono_ns();
         let is_due = self.storage.is_settled(now_ns)
             && !self.storage.is_fresh(now_ns)
-            && now_ns >= self.storage.summary_due_ns;
+            && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
         if cannot_rank && !self.reclaim.is_awaited && is_due {
             self.ask_for_storage(Extent::All);
         }
@@ -283,8 +281,8 @@ impl ControlLoop {
         };
         if reader.ask(requests.collect(), urgency) {
             (self.storage.pending, self.storage.asked_grown) = (Some(extent), grown);
-            if let Some(every) = self.storage.summary_every {
-                self.storage.summary_due_ns = mono_ns().saturating_add(nanos(every));
+            if let Some(due_ns) = &mut self.storage.summary_due_ns {
+                *due_ns = mono_ns().saturating_add(nanos(stats_summary::EVERY));
             }
         }
     }
@@ -306,8 +304,8 @@ impl ControlLoop {
         let was_ahead = watch.counts.is_some();
         watch.counts = watch.asked_counts.take();
         if matches!(extent, Some(Extent::All | Extent::Ahead)) {
-            // The kubelet's figures are older than its answer in any case.
-            let took_ns = watch.summary_every.map_or(0, |_| sample.took_ns);
+            // The kubelet's values are older than its answer in any case.
+            let took_ns = watch.summary_due_ns.map_or(0, |_| sample.took_ns);
             let read_ns = sample.began_ns.saturating_add(took_ns);
             (watch.all_read_ns, watch.unmeasured) = (Some(read_ns), sample.unmeasured);
         } else if was_ahead {

@@ -44,10 +44,9 @@ impl Preallocation {
 impl ControlLoop {
     /// Begins to wait if thresholds are met for nothing else.
     pub(super) fn wait_for_xfs(&mut self, bytes: [u64; 2], now_ns: u64) {
-        let is_met_by_it = || self.node_sampler.disks.is_met_by_preallocation(bytes);
         if !matches!(self.storage.preallocation, Preallocation::NotYet)
             || self.engine.policy().rules.are_kubelets()
-            || !is_met_by_it()
+            || !self.node_sampler.disks.is_met_by_preallocation(bytes)
         {
             return;
         }

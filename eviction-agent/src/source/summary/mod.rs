@@ -163,9 +163,7 @@ impl Summary {
         }
         builder.finish()
     }
-}
 
-impl Summary {
     /// What it says of the storage of these pods.
     pub fn pod_storage(&self, requests: &[StorageRequest]) -> StorageSample {
         let mut sample = StorageSample::unknown();
@@ -237,11 +235,9 @@ impl Fs {
     }
 }
 
-impl Fs {
-    fn usage(self) -> Option<DiskUsage> {
-        let inodes = self.inodes_used.unwrap_or_default();
-        Some(DiskUsage { bytes: self.used_bytes?, inodes, ..DiskUsage::default() })
-    }
+/// As the kubelet counts: without a value there are no inodes (`pkg/kubelet/eviction/helpers.go: inodeUsage`).
+fn disk_usage(bytes: Option<u64>, inodes: Option<u64>) -> Option<DiskUsage> {
+    Some(DiskUsage { bytes: bytes?, inodes: inodes.unwrap_or_default(), ..DiskUsage::default() })
 }
 
 impl Pod {
@@ -254,22 +250,17 @@ impl Pod {
             process_count: self.process_stats.and_then(|stats| stats.process_count),
         }
     }
-}
 
-impl Pod {
     fn storage(&self) -> PodStorage {
-        let volumes = self.volume.iter().filter_map(|it| {
-            let usage = DiskUsage {
-                bytes: it.used_bytes?,
-                inodes: it.inodes_used.unwrap_or_default(),
-                ..DiskUsage::default()
-            };
-            Some((it.name.clone(), usage))
-        });
+        let of = |fs: Option<Fs>| fs.and_then(|fs| disk_usage(fs.used_bytes, fs.inodes_used));
+        let volumes = self
+            .volume
+            .iter()
+            .filter_map(|it| Some((it.name.clone(), disk_usage(it.used_bytes, it.inodes_used)?)));
         let containers = self.containers.iter().map(|it| ContainerStorage {
             name: it.name.clone(),
-            rootfs: it.rootfs.and_then(Fs::usage),
-            logs: it.logs.and_then(Fs::usage),
+            rootfs: of(it.rootfs),
+            logs: of(it.logs),
         });
         PodStorage::new(volumes.collect(), containers.collect())
     }
