@@ -6,6 +6,7 @@ mod cleanup;
 mod client;
 mod config;
 mod configuration;
+mod cri_proxy;
 mod explain;
 mod export;
 mod output;
@@ -54,6 +55,7 @@ enum Verb {
     Report(report::ReportArgs),
     Ui(ui::UiArgs),
     Cleanup(cleanup::CleanupArgs),
+    CriProxy(cri_proxy::CriProxyArgs),
     /// Do nothing until stopped: the container of a DaemonSet whose work is done by init containers
     #[command(hide = true)]
     Pause,
@@ -122,6 +124,7 @@ fn short_lived(verb: Verb) -> ExitCode {
         Verb::Report(args) => report::run(&args, &mut out),
         Verb::Ui(args) => ui::run(args, &mut out),
         Verb::Cleanup(args) => cleanup::run(args, &mut out),
+        Verb::CriProxy(args) => cri_proxy::run(&args),
         Verb::Pause => loop {
             std::thread::park();
         },

@@ -1,7 +1,10 @@
 //! The agent removes images through a real containerd before it evicts a pod.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
 use tests::cluster::node::{Image, Runtime};
@@ -9,6 +12,7 @@ use tests::containerd::Containerd;
 use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::Node;
+use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::MIB;
@@ -60,6 +64,11 @@ fn available(disk: &FileSystem) -> u64 {
 impl Scene {
     /// An agent whose threshold is so much below what is available.
     fn start(&self, mib_below: u64, action: &'static str) -> Agent {
+        self.start_at(&self.containerd.socket(), mib_below, action)
+    }
+
+    /// The same with another socket than containerd's.
+    fn start_at(&self, socket: &Path, mib_below: u64, action: &'static str) -> Agent {
         let kubelet = json!({
             "evictionHard": {"nodefs.available": (self.free - mib_below * MIB).to_string()},
             "imageMinimumGCAge": "1ms",
@@ -72,7 +81,7 @@ impl Scene {
         options.action = action;
         options.config = Some(config);
         let root = self.disk.path().display().to_string();
-        let socket = self.containerd.socket().display().to_string();
+        let socket = socket.display().to_string();
         options.more =
             ["--nodefs", &root, "--kubelet-root-dir", &format!("{root}/kubelet"), "--cri-socket", &socket]
                 .map(str::to_owned)
@@ -136,6 +145,24 @@ fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
     agent.stop().unwrap();
 }
 
+/// As in the chart: the agent has no socket of the runtime.
+#[test]
+fn through_the_proxy_images_go_as_without_it() {
+    let scene = scene!();
+    let socket = scene.disk.outside().join("proxy.sock");
+    let mut command = Command::new(agent::binary().unwrap());
+    command.args(["cri-proxy", "--cri-socket"]).arg(scene.containerd.socket()).arg("--listen").arg(&socket);
+    let mut proxy = command.spawn().unwrap();
+    wait_until("the socket of the proxy", || socket.exists()).unwrap();
+    let mut agent = scene.start_at(&socket, 30, "kill");
+    let _hog = writer(&scene.disk, &scene.node, 0, 50);
+    assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(scene.images(), ["pause", "small"]);
+    agent.stop().unwrap();
+    signal(proxy.id(), Signal::TERM).unwrap();
+    assert!(proxy.wait().unwrap().success(), "SIGTERM ends it in order");
+}
+
 #[test]
 fn a_dry_run_lists_the_same_images_and_removes_none() {
     let scene = scene!();
@@ -156,10 +183,10 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
 fn a_runtime_that_hangs_costs_ten_seconds_and_then_the_pod_goes() {
     let scene = scene!();
     let mut agent = scene.start(30, "kill");
-    scene.containerd.signal(rustix::process::Signal::STOP).unwrap();
+    scene.containerd.signal(Signal::STOP).unwrap();
     let _hog = writer(&scene.disk, &scene.node, 0, 50);
     let (result, images) = reclaimed(&mut agent, 0);
-    scene.containerd.signal(rustix::process::Signal::CONT).unwrap();
+    scene.containerd.signal(Signal::CONT).unwrap();
     assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");

@@ -4,6 +4,11 @@ DaemonSet: the test is such a pod that ends. */}}
 {{- $root := .root -}}
 {{- $daemon := .daemon -}}
 {{- $args := concat .args (include "eviction-agent.storageArgs" .root | fromYamlArray) -}}
+{{- $reclaims := eq (dig "eviction" "nodeReclaim" "Kubelet" .root.Values.config) "CRI" -}}
+{{- $criSocketDir := .root.Values.disks.criSocketDir | default "/run/containerd" -}}
+{{- if $reclaims }}
+{{- $args = append $args "--cri-socket=/run/eviction-agent-cri/cri.sock" -}}
+{{- end }}
 {{- $capabilities := concat .root.Values.capabilities.base (.root.Values.disks.readPodStorage | ternary (list "DAC_READ_SEARCH") list) .root.Values.capabilities.extra | uniq -}}
 {{- with .root.Values -}}
 serviceAccountName: {{ include "eviction-agent.serviceAccount" $root }}
@@ -19,6 +24,33 @@ restartPolicy: Never
 {{- with .podSecurityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if $reclaims }}
+initContainers:
+# Has the runtime's socket in place of the agent, and offers it what node reclaim needs: docs/reclaim.md.
+- name: cri-proxy
+  image: {{ include "eviction-agent.image" $root }}
+  imagePullPolicy: {{ .image.pullPolicy }}
+  # It runs beside the agent.
+  restartPolicy: Always
+  args:
+  - cri-proxy
+  - --cri-socket={{ dig "reclaim" "criSocket" "" .config | default (printf "%s/%s.sock" $criSocketDir (base $criSocketDir)) }}
+  - --listen=/run/eviction-agent-cri/cri.sock
+  resources:
+    requests: {cpu: 1m, memory: 8Mi}
+    limits: {memory: 64Mi}
+  securityContext:
+    # The socket is root's.
+    runAsUser: 0
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities:
+      drop: [ALL]
+  volumeMounts:
+  - {name: cri-proxy, mountPath: /run/eviction-agent-cri}
+  # The directory and not the socket: the runtime makes a new socket at each start.
+  - {name: cri, mountPath: {{ $criSocketDir }}, mountPropagation: HostToContainer}
 {{- end }}
 containers:
 - name: {{ if $daemon }}agent{{ else }}check{{ end }}
@@ -96,9 +128,8 @@ containers:
   # For what pods use of the disks, at the same path as on the host.
   - {name: {{ .name }}, mountPath: {{ .path }}, readOnly: true, mountPropagation: HostToContainer}
   {{- end }}
-  {{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
-  # The directory and not the socket: the runtime makes a new socket at each start.
-  - {name: cri, mountPath: {{ .disks.criSocketDir | default "/run/containerd" }}, mountPropagation: HostToContainer}
+  {{- if $reclaims }}
+  - {name: cri-proxy, mountPath: /run/eviction-agent-cri}
   {{- end }}
   {{- if and $daemon (dig "recorder" "directory" "" .config) }}
   # Recordings stay when the pod goes.
@@ -126,9 +157,11 @@ volumes:
 - name: {{ .name }}
   hostPath: {path: {{ .path }}, type: Directory}
 {{- end }}
-{{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .config) "CRI" }}
+{{- if $reclaims }}
 - name: cri
-  hostPath: {path: {{ .disks.criSocketDir | default "/run/containerd" }}, type: Directory}
+  hostPath: {path: {{ $criSocketDir }}, type: Directory}
+- name: cri-proxy
+  emptyDir: {}
 {{- end }}
 {{- if and $daemon (dig "recorder" "directory" "" .config) }}
 - name: recordings

@@ -83,6 +83,7 @@ impl Endpoint {
 #[derive(Clone, Debug)]
 pub struct Client {
     grpc: Grpc<Connection>,
+    sender: SendRequest<Body>,
 }
 
 macro_rules! methods {
@@ -95,7 +96,15 @@ macro_rules! methods {
             pub async fn $name(&self, request: api::$request) -> Result<api::$answer, CriError> {
                 self.call($method, concat!("/runtime.v1.", $service, "/", $method), request).await
             }
-        )+}
+        )+
+            /// The method of this path, if it is one of these.
+            pub(crate) fn method_of(path: &str) -> Option<&'static str> {
+                match path {
+                    $(concat!("/runtime.v1.", $service, "/", $method) => Some($method),)+
+                    _ => None,
+                }
+            }
+        }
 
         #[cfg(test)]
         impl Client {
@@ -147,8 +156,17 @@ impl Client {
         tokio::spawn(async move { drop(connection.await) });
         // Runtimes take any authority over a socket.
         let origin = Uri::from_static("http://localhost");
-        let grpc = Grpc::with_origin(Connection(sender), origin).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Self { grpc })
+        let grpc =
+            Grpc::with_origin(Connection(sender.clone()), origin).max_decoding_message_size(MAX_MESSAGE);
+        Ok(Self { grpc, sender })
+    }
+
+    /// Sends a request on as it is.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub(crate) async fn forward(&self, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
+        self.sender.clone().send_request(request).await
     }
 
     pub(crate) async fn call<Q, A>(

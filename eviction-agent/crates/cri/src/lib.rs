@@ -3,7 +3,8 @@
 //!
 //! [`images`] and [`containers`] decide what may be removed and in what order; they do no IO.
 //! [`Reclaimer`] asks the runtime, checks again right before each removal, and measures the file
-//! system after each: the sizes that a runtime reports are of compressed content.
+//! system after each: the sizes that a runtime reports are of compressed content. [`proxy`] keeps
+//! the runtime's own socket out of the agent's hands.
 
 #[allow(missing_docs, reason = "generated; k8s.io/cri-api documents the messages")]
 pub mod api;
@@ -16,6 +17,9 @@ pub mod containers;
 #[cfg(test)]
 mod fake_runtime;
 pub mod images;
+pub mod proxy;
+#[cfg(test)]
+mod proxy_tests;
 mod reclaim;
 #[cfg(test)]
 mod reclaim_tests;

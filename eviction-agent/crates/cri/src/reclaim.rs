@@ -18,7 +18,7 @@ use crate::containers::{POD_UID, removable_containers};
 use crate::images::{
     ImageHistory, ImageNames, ImageRules, has_name_of, names_of_containers, removable_images, shown_name,
 };
-use crate::runtime::{read_sandbox_image, read_sandbox_images};
+use crate::runtime::read_images_of_sandboxes;
 
 /// Space that appears between two of our removals, and is more than this, was freed by somebody else.
 const FOREIGN_BYTES: u64 = 1 << 20;
@@ -283,10 +283,8 @@ impl<N: NodeView> Attempt<'_, N> {
 
     async fn remove_images(&mut self, client: &Client) -> Result<(), Stop> {
         let mut pods = self.pods()?;
-        let mut always = resolve_images(client, &pods.images).await?;
-        always.extend(read_sandbox_image(client).await?);
-        let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
-        read_sandbox_images(client, &sandboxes, &mut always).await?;
+        let mut always = read_images_of_sandboxes(client).await?;
+        always.extend(pods.images.iter().cloned());
         always = resolve_images(client, &always).await?;
         let images = read_images(client).await?;
         let in_use = names_of_containers(&read_containers(client).await?);
@@ -386,12 +384,12 @@ async fn read_images(client: &Client) -> Result<Vec<Image>, CriError> {
     Ok(client.list_images(ListImagesRequest::default()).await?.images)
 }
 
-async fn read_containers(client: &Client) -> Result<Vec<Container>, CriError> {
+pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, CriError> {
     Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
 }
 
 /// These names, and the ids of the images that the runtime finds by them.
-async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
+pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
     let mut resolved = names.clone();
     for name in names {
         let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::api::{ImageFsInfoRequest, PodSandboxStatusRequest, StatusRequest, VersionRequest};
+use crate::api::{
+    ImageFsInfoRequest, ListPodSandboxRequest, PodSandboxStatusRequest, StatusRequest, VersionRequest,
+};
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::ImageNames;
 
@@ -48,9 +50,17 @@ pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<Runti
         .unwrap_or_else(|_| Err(CriError::Connect { path, cause: format!("no answer within {within:?}") }))
 }
 
+/// The pause image, and the images that the sandboxes were made from.
+pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
+    let mut names: ImageNames = read_sandbox_image(client).await?.into_iter().collect();
+    let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
+    read_sandbox_images(client, &sandboxes, &mut names).await?;
+    Ok(names)
+}
+
 /// The name of the pause image in the configuration of containerd 1.x. Version 2 does not show it; there
 /// the image is pinned.
-pub(crate) async fn read_sandbox_image(client: &Client) -> Result<Option<String>, CriError> {
+async fn read_sandbox_image(client: &Client) -> Result<Option<String>, CriError> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Config {
@@ -63,7 +73,7 @@ pub(crate) async fn read_sandbox_image(client: &Client) -> Result<Option<String>
 }
 
 /// Adds the images that these sandboxes were made from.
-pub(crate) async fn read_sandbox_images(
+async fn read_sandbox_images(
     client: &Client,
     sandboxes: &[crate::api::PodSandbox],
     into: &mut ImageNames,

@@ -1,0 +1,147 @@
+//! The runtime's socket for a process that is not to have it: the calls of node reclaim and no others, and no removal
+//! of what is in use.
+//!
+//! Whoever can use the runtime's own socket can start privileged containers; whoever can use this one can remove
+//! containers that have exited and images that no container uses.
+
+use std::io;
+use std::path::Path;
+
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::{UnixListener, UnixStream};
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::api::{
+    ContainerStatusRequest, ImageSpec, ImageStatusRequest, RemoveContainerRequest, RemoveImageRequest,
+};
+use crate::client::{Client, CriError, Endpoint};
+use crate::images::{has_name_of, names_of_containers};
+use crate::reclaim::{is_dead, read_containers, resolve_images};
+use crate::runtime::read_images_of_sandboxes;
+
+/// Requests are names and ids.
+const MAX_REQUEST: usize = 64 << 10;
+
+/// A compression flag and the length of the message.
+const FRAME_HEADER: usize = 5;
+
+/// Listens at a path, in place of a socket that an earlier process has left there. Root alone may connect.
+///
+/// # Errors
+/// If that cannot be done.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves until there can be no more connections. Needs a tokio runtime.
+///
+/// # Errors
+/// Why there can be none.
+pub async fn serve(listener: &UnixListener, endpoint: &Endpoint) -> io::Error {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(serve_connection(stream, endpoint.clone()))),
+            Err(error) => return error,
+        }
+    }
+}
+
+async fn serve_connection(stream: UnixStream, endpoint: Endpoint) {
+    let service = service_fn(|request| {
+        let endpoint = endpoint.clone();
+        async move { Ok::<_, io::Error>(answer(request, &endpoint).await.unwrap_or_else(Status::into_http)) }
+    });
+    let connection =
+        http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the CRI proxy ended");
+    }
+}
+
+async fn answer(request: Request<Incoming>, endpoint: &Endpoint) -> Result<Response<Body>, Status> {
+    let path = request.uri().path();
+    let Some(method) = Client::method_of(path) else {
+        return Err(Status::permission_denied(format!("the CRI proxy does not offer {path}")));
+    };
+    let client = Client::connect(endpoint).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let (head, body) = request.into_parts();
+    let body = Limited::new(body, MAX_REQUEST).collect().await;
+    let body = body.map_err(|error| Status::invalid_argument(format!("{method}: {error}")))?.to_bytes();
+    let allowed = match method {
+        "ContainerStatus" => is_brief(&decode(method, &body)?),
+        "RemoveContainer" => may_remove_container(&client, decode(method, &body)?).await,
+        "RemoveImage" => may_remove_image(&client, decode(method, &body)?).await,
+        _ => Ok(()),
+    };
+    if let Err(denied) = &allowed {
+        tracing::warn!(method, reason = denied.message(), "denied");
+    }
+    allowed?;
+    let request = Request::from_parts(head, Body::new(Full::new(body)));
+    let answer = client.forward(request).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok(answer.map(Body::new))
+}
+
+/// The only message of a request.
+fn decode<M: Message + Default>(method: &str, body: &Bytes) -> Result<M, Status> {
+    let invalid = |why: &str| Status::invalid_argument(format!("{method}: {why}"));
+    let (header, message) =
+        body.split_at_checked(FRAME_HEADER).ok_or_else(|| invalid("there is no message"))?;
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    if header[0] != 0 || header[1..] != length.to_be_bytes() {
+        return Err(invalid("it must be one message without compression"));
+    }
+    M::decode(message).map_err(|error| invalid(&error.to_string()))
+}
+
+/// The verbose status has the environment of the container, and so what is secret in it.
+fn is_brief(request: &ContainerStatusRequest) -> Result<(), Status> {
+    match request.verbose {
+        true => Err(Status::permission_denied("ContainerStatus: the CRI proxy does not offer it verbose")),
+        false => Ok(()),
+    }
+}
+
+async fn may_remove_container(client: &Client, request: RemoveContainerRequest) -> Result<(), Status> {
+    let RemoveContainerRequest { container_id } = request;
+    match is_dead(client, &container_id).await.map_err(failed)? {
+        true => Ok(()),
+        false => Err(Status::permission_denied(format!(
+            "RemoveContainer: {container_id} has not exited or is gone"
+        ))),
+    }
+}
+
+/// As runtimes themselves do not decide: containerd removes an image in use without an error.
+async fn may_remove_image(client: &Client, request: RemoveImageRequest) -> Result<(), Status> {
+    let Some(ImageSpec { image: name, .. }) = request.image else {
+        return Err(Status::invalid_argument("RemoveImage: there is no image"));
+    };
+    let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
+    let status = ImageStatusRequest { image: Some(spec), verbose: false };
+    let Some(image) = client.image_status(status).await.map_err(failed)?.image else { return Ok(()) };
+    let mut in_use = read_images_of_sandboxes(client).await.map_err(failed)?;
+    in_use = resolve_images(client, &in_use).await.map_err(failed)?;
+    in_use.extend(names_of_containers(&read_containers(client).await.map_err(failed)?));
+    match image.pinned || has_name_of(&image, &in_use) {
+        true => Err(Status::permission_denied(format!("RemoveImage: {name} is pinned or in use"))),
+        false => Ok(()),
+    }
+}
+
+fn failed(error: CriError) -> Status {
+    Status::unavailable(error.to_string())
+}

@@ -1,0 +1,130 @@
+//! The proxy between the agent's client and a runtime of the tests' own.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use tonic::Code;
+
+use crate::api::*;
+use crate::client::{Client, CriError, Endpoint};
+use crate::fake_runtime::{FakeRuntime, State};
+use crate::proxy::{listen, serve};
+
+/// Containers `runs` and `dead`, and one image of each, of the sandbox, pinned, and of none.
+fn state() -> State {
+    let image = |id: &str| Image { id: id.to_owned(), pinned: id == "pinned", ..Image::default() };
+    let container = |id: &str, state: ContainerState| Container {
+        id: id.to_owned(),
+        image_ref: format!("of-{id}"),
+        state: state.into(),
+        ..Container::default()
+    };
+    State {
+        images: ["of-runs", "of-dead", "pause", "pinned", "unused"].map(image).into(),
+        containers: vec![
+            container("runs", ContainerState::ContainerRunning),
+            container("dead", ContainerState::ContainerExited),
+        ],
+        sandboxes: vec![PodSandbox { id: "pod".to_owned(), ..PodSandbox::default() }],
+        sandbox_info: r#"{"image": "pause"}"#.to_owned(),
+        ..State::default()
+    }
+}
+
+struct Proxied {
+    runtime: FakeRuntime,
+    client: Client,
+    // Has the proxy's socket.
+    folder: tempfile::TempDir,
+}
+
+async fn start() -> Proxied {
+    let runtime = FakeRuntime::start(state());
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cri.sock");
+    let listener = listen(&socket).unwrap();
+    let endpoint = endpoint(runtime.socket());
+    tokio::spawn(async move { serve(&listener, &endpoint).await });
+    let client = Client::connect(&self::endpoint(socket)).await.unwrap();
+    Proxied { runtime, client, folder }
+}
+
+fn endpoint(path: PathBuf) -> Endpoint {
+    Endpoint::parse(path.to_str().unwrap()).unwrap()
+}
+
+/// The code and the words of a refusal.
+fn refusal<T: std::fmt::Debug>(result: Result<T, CriError>) -> (Code, String) {
+    match result {
+        Err(CriError::Call { code, message, .. }) => (code, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Proxied {
+    async fn remove_image(&self, name: &str) -> Result<(), CriError> {
+        let image = Some(ImageSpec { image: name.to_owned(), ..ImageSpec::default() });
+        self.client.remove_image(RemoveImageRequest { image }).await.map(drop)
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<(), CriError> {
+        let request = RemoveContainerRequest { container_id: id.to_owned() };
+        self.client.remove_container(request).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn what_reclaim_reads_is_answered_by_the_runtime() {
+    let proxied = start().await;
+    let version = proxied.client.version(VersionRequest::default()).await.unwrap();
+    assert_eq!((version.runtime_name.as_str(), version.runtime_version.as_str()), ("fake", "2.1.9"));
+    let images = proxied.client.list_images(ListImagesRequest::default()).await.unwrap().images;
+    assert_eq!(images, proxied.runtime.state().images);
+    let request = ContainerStatusRequest { container_id: "gone".to_owned(), verbose: false };
+    assert!(proxied.client.container_status(request).await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn only_what_is_not_in_use_is_removed() {
+    let proxied = start().await;
+    for name in ["of-runs", "of-dead", "pause", "pinned"] {
+        let (code, words) = refusal(proxied.remove_image(name).await);
+        assert!(code == Code::PermissionDenied && words.contains(name), "{code} {words}");
+    }
+    let (code, words) = refusal(proxied.remove_container("runs").await);
+    assert!(code == Code::PermissionDenied && words.contains("runs"), "{code} {words}");
+    assert_eq!(proxied.runtime.removals(), [""; 0]);
+    proxied.remove_image("unused").await.unwrap();
+    proxied.remove_container("dead").await.unwrap();
+    proxied.remove_image("of-dead").await.unwrap();
+    let expected = ["RemoveImage unused", "RemoveContainer dead", "RemoveImage of-dead"];
+    assert_eq!(proxied.runtime.removals(), expected);
+}
+
+#[tokio::test]
+async fn other_methods_and_what_is_secret_are_not_offered() {
+    let proxied = start().await;
+    for path in ["/runtime.v1.RuntimeService/RunPodSandbox", "/runtime.v1.RuntimeService/ExecSync", "/"] {
+        let request = VersionRequest::default();
+        let result = proxied.client.call::<_, VersionResponse>("any", path, request).await;
+        assert_eq!(refusal(result).0, Code::PermissionDenied, "{path}");
+    }
+    let request = ContainerStatusRequest { container_id: "runs".to_owned(), verbose: true };
+    assert_eq!(refusal(proxied.client.container_status(request).await).0, Code::PermissionDenied);
+    assert_eq!(proxied.runtime.state().calls, [""; 0]);
+}
+
+#[tokio::test]
+async fn without_the_runtime_each_call_fails_and_a_left_socket_is_replaced() {
+    let proxied = start().await;
+    std::fs::remove_file(proxied.runtime.socket()).unwrap();
+    let (code, words) = refusal(proxied.client.version(VersionRequest::default()).await);
+    assert!(code == Code::Unavailable && words.contains("connect to the CRI socket"), "{code} {words}");
+    let socket = proxied.folder.path().join("cri.sock");
+    drop(listen(&socket).unwrap());
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let file = proxied.folder.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    listen(&file).unwrap_err();
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+}

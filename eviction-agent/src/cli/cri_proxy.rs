@@ -1,0 +1,45 @@
+//! `cri-proxy`: the container that has the runtime's socket in place of the agent.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use eviction_cri::Endpoint;
+use eviction_cri::proxy::{listen, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::output::Ended;
+use crate::daemon::Failure;
+
+/// Offer node reclaim the socket of the container runtime: what it reads, and removals of what is not in use
+#[derive(Debug, Args)]
+pub(super) struct CriProxyArgs {
+    /// Socket of the container runtime, such as unix:///run/containerd/containerd.sock
+    #[arg(long, value_name = "PATH", value_parser = endpoint)]
+    cri_socket: Endpoint,
+    /// Socket to serve at, for the agent's --cri-socket; a socket that is there is replaced
+    #[arg(long, value_name = "PATH")]
+    listen: PathBuf,
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    Endpoint::parse(text).map_err(|error| error.to_string())
+}
+
+/// Runs the verb until SIGTERM or SIGINT.
+pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, Ended> {
+    let CriProxyArgs { cri_socket, listen: path } = args;
+    let failed = |error: std::io::Error| Failure::because(format!("serve at {}", path.display()), &error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
+        let listener = listen(path).map_err(failed)?;
+        tracing::info!(socket = %path.display(), runtime = %cri_socket.path().display(), "CRI proxy");
+        tokio::select! {
+            error = serve(&listener, cri_socket) => Err(failed(error).into()),
+            _ = terminated.recv() => Ok(ExitCode::SUCCESS),
+            _ = interrupted.recv() => Ok(ExitCode::SUCCESS),
+        }
+    })
+}
