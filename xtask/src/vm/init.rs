@@ -41,8 +41,8 @@ const HANG_S: u32 = 3600;
 /// Bytes of the guest's disk: the page cache is filled from it.
 const DISK: u64 = 3 << 30;
 
-/// Bytes of a second disk, on which tests make file systems (`tests/src/file_system.rs`).
-const SPARE: u64 = 1 << 30;
+/// Bytes of a second disk, on which tests make file systems (`tests/src/file_system.rs`): a sparse file.
+const SPARE: u64 = 9 << 30;
 
 /// Files for guests, removed with this.
 #[derive(Debug)]

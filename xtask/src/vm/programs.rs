@@ -107,6 +107,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             "hard, a CPU goes",
             "hard, the clock steps",
             "soft, the clock steps",
+            "disk, the clock steps",
         ],
     ),
     Program { on: On::V2, ..stories("group", &["--json", "oom, group"]) },
@@ -143,6 +144,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests("failover", "failover"),
     tests("kill", "kill"),
     tests("limits", "limits"),
+    tests("disk", "disk"),
     Program {
         on: On::V2,
         needs_earlyoom: true,

@@ -17,6 +17,7 @@ use crate::hard::{MEMORY, PIDS};
 use crate::pods::{self, Bystander};
 use crate::scene::{GUARD, Scene};
 use crate::timeline::Timeline;
+use crate::twist::Twist;
 
 const DISK: u64 = 1024 * MIB;
 const VOLUME: &str = "scratch";
@@ -92,7 +93,7 @@ impl Shortage {
     }
 }
 
-pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage) -> Result<()> {
+pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Result<()> {
     let disk = disk(scene)?;
     let mut node = scene.node(MEMORY, PIDS)?;
     let with_volume = |spec: PodSpec| PodSpec { volume: Some(VOLUME), ..spec };
@@ -117,6 +118,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage) -> Result<()> {
     options.more =
         paths.iter().flat_map(|(option, path)| [(*option).to_owned(), path.display().to_string()]).collect();
     let mut agent = scene.start(&options, "nodefs")?;
+    let turn = twist.begin(scene, &node)?;
     let kills_before = node.oom_kills()?;
 
     let stamps = node.file("stamps-disk");
@@ -132,6 +134,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage) -> Result<()> {
         return Ok(());
     };
     let dead = death.at(scene.interrupt, GUARD)?;
+    turn.end(scene)?;
     put_down(scene, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
 
     // The kubelet removes the volumes of a pod that has ended.

@@ -89,7 +89,7 @@ enum When {
     Cluster,
 }
 
-const STORIES: [Story; 17] = [
+const STORIES: [Story; 18] = [
     Story {
         name: "hard",
         subject: "a runaway grows past memory.available",
@@ -124,13 +124,13 @@ const STORIES: [Story; 17] = [
         name: "disk",
         subject: "a pod fills nodefs",
         when: When::Always,
-        tell: |scene| disk::tell(scene, Shortage::Bytes),
+        tell: |scene| disk::tell(scene, Shortage::Bytes, Twist::None),
     },
     Story {
         name: "inodes",
         subject: "a pod takes the inodes of nodefs",
         when: When::Always,
-        tell: |scene| disk::tell(scene, Shortage::Inodes),
+        tell: |scene| disk::tell(scene, Shortage::Inodes, Twist::None),
     },
     Story {
         name: "oom, pod",
@@ -185,6 +185,12 @@ const STORIES: [Story; 17] = [
         subject: "a grace period is no shorter and no longer for it",
         when: When::OwnMachine,
         tell: |scene| soft::tell(scene, Twist::ClockSteps),
+    },
+    Story {
+        name: "disk, the clock steps",
+        subject: "a pod fills nodefs after the wall clock has jumped",
+        when: When::OwnMachine,
+        tell: |scene| disk::tell(scene, Shortage::Bytes, Twist::ClockSteps),
     },
     Story {
         name: "cluster",
