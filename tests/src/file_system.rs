@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::folder::{self, Folder};
@@ -51,6 +52,9 @@ const DISK: &str = "EVICTION_TEST_DISK";
 #[derive(Debug)]
 pub struct FileSystem {
     kind: Kind,
+    bytes: u64,
+    /// The image or the disk that it is on.
+    image: PathBuf,
     point: PathBuf,
     folder: Folder,
 }
@@ -64,25 +68,36 @@ impl FileSystem {
         let folder = Folder::below(&folder::on_disk()?, prefix)?;
         let point = folder.path().join("mounted");
         std::fs::create_dir(&point).with_context(|| format!("make {}", point.display()))?;
-        let mut mount = Command::new("mount");
+        let disk = std::env::var_os(DISK).filter(|_| kind == Kind::Ext4).map(PathBuf::from);
+        let image = disk.unwrap_or_else(|| folder.path().join("image"));
         if let Some((program, options)) = kind.make() {
-            if let Some(disk) = std::env::var_os(DISK).filter(|_| kind == Kind::Ext4) {
-                let kib = format!("{}k", bytes >> 10);
-                run(Command::new(program).args(options).arg(&disk).arg(kib))?;
-                mount.args(["-t", kind.name()]).arg(&disk);
-            } else {
-                let image = folder.path().join("image");
-                let file =
-                    std::fs::File::create(&image).with_context(|| format!("make {}", image.display()))?;
-                file.set_len(bytes).context("size the image of a file system")?;
-                run(Command::new(program).args(options).arg(&image))?;
-                mount.args(["-t", kind.name(), "-o", "loop"]).arg(&image);
+            if image.starts_with(folder.path()) {
+                let file = std::fs::File::create(&image);
+                file.and_then(|file| file.set_len(bytes))
+                    .with_context(|| format!("make {}", image.display()))?;
             }
-        } else {
-            mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]);
+            let kib = (kind == Kind::Ext4).then(|| format!("{}k", bytes >> 10));
+            run(Command::new(program).args(options).arg(&image).args(kib))?;
         }
-        run(mount.arg(&point))?;
-        Ok(Self { kind, point, folder })
+        let made = Self { kind, bytes, image, point, folder };
+        made.mount()?;
+        Ok(made)
+    }
+
+    /// Mounts it again after it was unmounted; a tmpfs is a new one then.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn mount(&self) -> Result<()> {
+        let Self { kind, bytes, image, point, folder } = self;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", kind.name()]);
+        match kind {
+            Kind::Tmpfs => mount.args(["-o", &format!("size={bytes}"), "tmpfs"]),
+            _ if image.starts_with(folder.path()) => mount.args(["-o", "loop"]).arg(image),
+            _ => mount.arg(image),
+        };
+        run(mount.arg(point))
     }
 
     /// What it is.
@@ -103,8 +118,10 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // Whoever still uses it keeps it for himself.
-        if let Err(error) = unmount(&self.point, UnmountFlags::DETACH) {
+        // Whoever still uses it keeps it for himself. A test may have unmounted it.
+        if let Err(error) = unmount(&self.point, UnmountFlags::DETACH)
+            && error != Errno::INVAL
+        {
             eprintln!("unmount {}: {error}", self.point.display());
         }
     }

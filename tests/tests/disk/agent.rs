@@ -264,3 +264,26 @@ fn on_a_disk_that_became_read_only_the_right_pod_goes() {
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
 }
+
+/// What is below the place is another file system, which has less than the threshold: nobody may go for it.
+#[test]
+fn a_disk_that_was_unmounted_evicts_nobody_and_is_watched_again_once_it_is_back() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let hog = node.add(pod("hog", None)).unwrap();
+    let under = FileSystem::new(Kind::Tmpfs, MIB, "eviction-disk-under").unwrap();
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "128Mi"}}), true);
+    rustix::mount::mount_bind(under.path(), disk.path()).unwrap();
+    let is_error = |event: &Event| event.kind() == "signal_read_error";
+    let error = agent.wait_for("an error", GUARD, is_error).unwrap();
+    let text = error.text("error");
+    assert!(text.contains("another file system has taken its place"), "{text}");
+    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
+    let before = syncs();
+    wait_until("a sync without it", || syncs() > before).unwrap();
+    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    unmount(disk.path(), UnmountFlags::empty()).unwrap();
+    let _hog = writing(&disk, &node, hog, 256);
+    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert_eq!(decision.pod(), "shop/hog");
+    agent.stop().unwrap();
+}

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use eviction_core::reading::Reading;
+use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::fs::{FileSystem, FsPaths, NodeFileSystems};
 use rustix::mount::{UnmountFlags, unmount};
-use tests::file_system::{self, Kind, run};
+use tests::file_system::{Kind, run};
 
 use crate::mount;
 
@@ -138,15 +138,13 @@ fn subvolumes_of_a_btrfs_are_one_file_system() {
     assert!(matches!(found.read(), [Reading::Known(_), Reading::Known(_)]));
 }
 
-/// What nobody unmounts while the agent looks is not held either.
 #[test]
 fn a_file_system_that_was_found_can_be_unmounted() {
     let mounted = mount!(Kind::Ext4);
     let given = FsPaths { node_fs: Some(mounted.path().into()), ..FsPaths::default() };
-    drop(NodeFileSystems::find(&Host::default(), &given, true));
-    file_system::run(Command::new("umount").arg(mounted.path())).unwrap();
-    file_system::run(
-        Command::new("mount").args(["-o", "loop"]).arg(mounted.outside().join("image")).arg(mounted.path()),
-    )
-    .unwrap();
+    let found = NodeFileSystems::find(&Host::default(), &given, true);
+    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Replaced); 2]);
+    mounted.mount().unwrap();
+    assert!(found.read()[0].known().is_some());
 }

@@ -9,6 +9,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::fs::FileSystem;
+use rustix::mount::{UnmountFlags, unmount};
 use tests::file_system::{Kind, run};
 use tests::skip;
 
@@ -109,8 +110,27 @@ fn a_file_system_that_is_full_frozen_read_only_or_gone_is_read_on() {
     drop(file);
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(mounted.path())).unwrap();
     assert!(available(&file_system) < 1 << 16);
+    let place = mounted.path().to_owned();
     drop(mounted);
-    assert!(available(&file_system) < 1 << 16, "the descriptor holds it");
+    assert!(!place.exists());
+    assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Unreadable(2)));
+}
+
+/// The directory below it is of another file system, of which nothing may be concluded.
+#[test]
+fn an_unmounted_file_system_is_not_known_until_it_is_mounted_again() {
+    let mounted = mount!(Kind::Ext4);
+    let file_system = open(mounted.path());
+    let before = read(&file_system);
+    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Replaced));
+    mounted.mount().unwrap();
+    assert_eq!(read(&file_system), before);
+    let other = mount!(Kind::Tmpfs);
+    rustix::mount::mount_bind(other.path(), mounted.path()).unwrap();
+    assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Replaced));
+    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    assert_eq!(read(&file_system), before);
 }
 
 /// A bind mount shows the whole file system, whatever directory of it is mounted.

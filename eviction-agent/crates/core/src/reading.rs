@@ -26,6 +26,8 @@ pub enum UnknownReason {
     Stale,
     /// It parsed, but cannot be true.
     Implausible,
+    /// It is of another file system, which has taken the place of the one to be read.
+    Replaced,
 }
 
 /// Nobody has looked.

@@ -100,6 +100,7 @@ impl std::fmt::Display for InWords {
             UnknownReason::Unparsable => f.write_str("not of the expected form"),
             UnknownReason::Stale => f.write_str("too old"),
             UnknownReason::Implausible => f.write_str("cannot be true"),
+            UnknownReason::Replaced => f.write_str("another file system has taken its place"),
         }
     }
 }

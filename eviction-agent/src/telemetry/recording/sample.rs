@@ -282,8 +282,9 @@ fn reading<T: Copy + Default, V: Visit>(
     visit: &mut V,
     inner: impl FnOnce(&mut T, &mut V),
 ) {
-    use UnknownReason::{Absent, Failed, Implausible, Stale, Unparsable, Unreadable};
-    const PLAIN: [UnknownReason; 5] = [Absent, Failed, Unparsable, Stale, Implausible];
+    use UnknownReason::{Absent, Failed, Implausible, Replaced, Stale, Unparsable, Unreadable};
+    // Their numbers in recordings: append only, up to seven.
+    const PLAIN: [UnknownReason; 6] = [Absent, Failed, Unparsable, Stale, Implausible, Replaced];
     let mut code = match *reading {
         Reading::Known(_) => 0,
         Reading::Unknown(Unreadable(error)) => 8 + zigzag(error.into()),

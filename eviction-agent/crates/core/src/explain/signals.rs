@@ -104,6 +104,7 @@ pub(super) fn unknown(why: UnknownReason) -> String {
         UnknownReason::Unparsable => "its text could not be parsed".to_owned(),
         UnknownReason::Stale => "its value is too old".to_owned(),
         UnknownReason::Implausible => "its value is implausible".to_owned(),
+        UnknownReason::Replaced => "another file system has taken its place".to_owned(),
     }
 }
 
