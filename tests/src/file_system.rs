@@ -1,5 +1,6 @@
 //! A small file system for one test or story: ext4, xfs or btrfs on a loop device, or a tmpfs.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,12 +9,15 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::folder::{self, Folder};
+use crate::process::wait_until;
 
 /// What it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// On a loop device.
     Ext4,
+    /// The same with project quotas in force.
+    Ext4WithQuotas,
     /// On a loop device, 300 MiB at least.
     Xfs,
     /// On a loop device, 109 MiB at least.
@@ -26,7 +30,7 @@ impl Kind {
     /// As mount(8) calls it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Ext4 => "ext4",
+            Self::Ext4 | Self::Ext4WithQuotas => "ext4",
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
             Self::Tmpfs => "tmpfs",
@@ -37,6 +41,10 @@ impl Kind {
         match self {
             // No blocks for root alone: what is free is available.
             Self::Ext4 => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
+            Self::Ext4WithQuotas => Some((
+                "mkfs.ext4",
+                &["-q", "-F", "-m", "0", "-O", "quota,project", "-E", "quotatype=prjquota"],
+            )),
             Self::Xfs => Some(("mkfs.xfs", &["-q", "-f"])),
             Self::Btrfs => Some(("mkfs.btrfs", &["-q", "-f"])),
             Self::Tmpfs => None,
@@ -44,17 +52,11 @@ impl Kind {
     }
 }
 
-/// The variable that names a disk to be used for an ext4 where there are no loop devices, as in the guests of
-/// `cargo xtask vm`. One at a time can be on it.
-const DISK: &str = "EVICTION_TEST_DISK";
-
 /// A mounted file system. It is unmounted and its image removed when this is dropped.
 #[derive(Debug)]
 pub struct FileSystem {
     kind: Kind,
     bytes: u64,
-    /// The image or the disk that it is on.
-    image: PathBuf,
     point: PathBuf,
     folder: Folder,
 }
@@ -68,18 +70,13 @@ impl FileSystem {
         let folder = Folder::below(&folder::on_disk()?, prefix)?;
         let point = folder.path().join("mounted");
         std::fs::create_dir(&point).with_context(|| format!("make {}", point.display()))?;
-        let disk = std::env::var_os(DISK).filter(|_| kind == Kind::Ext4).map(PathBuf::from);
-        let image = disk.unwrap_or_else(|| folder.path().join("image"));
+        let made = Self { kind, bytes, point, folder };
         if let Some((program, options)) = kind.make() {
-            if image.starts_with(folder.path()) {
-                let file = std::fs::File::create(&image);
-                file.and_then(|file| file.set_len(bytes))
-                    .with_context(|| format!("make {}", image.display()))?;
-            }
-            let kib = (kind == Kind::Ext4).then(|| format!("{}k", bytes >> 10));
-            run(Command::new(program).args(options).arg(&image).args(kib))?;
+            let image = made.image();
+            let file = std::fs::File::create(&image);
+            file.and_then(|file| file.set_len(bytes)).with_context(|| format!("make {}", image.display()))?;
+            run(Command::new(program).args(options).arg(&image))?;
         }
-        let made = Self { kind, bytes, image, point, folder };
         made.mount()?;
         Ok(made)
     }
@@ -89,20 +86,49 @@ impl FileSystem {
     /// # Errors
     /// If that cannot be done.
     pub fn mount(&self) -> Result<()> {
-        let Self { kind, bytes, image, point, folder } = self;
         let mut mount = Command::new("mount");
-        mount.args(["-t", kind.name()]);
-        match kind {
-            Kind::Tmpfs => mount.args(["-o", &format!("size={bytes}"), "tmpfs"]),
-            _ if image.starts_with(folder.path()) => mount.args(["-o", "loop"]).arg(image),
-            _ => mount.arg(image),
+        mount.args(["-t", self.kind.name()]);
+        match self.kind {
+            Kind::Tmpfs => mount.args(["-o", &format!("size={}", self.bytes), "tmpfs"]),
+            Kind::Ext4WithQuotas => mount.args(["-o", "loop,prjquota"]).arg(self.image()),
+            _ => mount.args(["-o", "loop"]).arg(self.image()),
         };
-        run(mount.arg(point))
+        run(mount.arg(&self.point))
+    }
+
+    /// Unmounts it; [`Self::mount`] mounts it again.
+    ///
+    /// # Errors
+    /// If somebody uses it.
+    pub fn unmount(&self) -> Result<()> {
+        // A process that another test has just started may have a descriptor, until it executes its program.
+        let mut unmounted = Err(Errno::BUSY);
+        wait_until("nobody uses the file system", || {
+            unmounted = unmount(&self.point, UnmountFlags::empty());
+            unmounted != Err(Errno::BUSY)
+        })?;
+        unmounted.with_context(|| format!("unmount {}", self.point.display()))
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The block device that it is on.
+    ///
+    /// # Errors
+    /// If there is none, or it is not known.
+    pub fn device(&self) -> std::io::Result<PathBuf> {
+        let number = std::fs::metadata(&self.point)?.dev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let event = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent"))?;
+        let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="));
+        name.map(|name| Path::new("/dev").join(name)).ok_or_else(|| std::io::Error::other("no DEVNAME"))
     }
 
     /// Where it is mounted.

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,7 +9,7 @@ use tests::agent::{self, Agent, Event, Options};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(60);
@@ -44,7 +43,7 @@ fn start(node: &Node) -> Agent {
 
 fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     let group = &node.pods[pod].containers[0].group;
-    Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 fn decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {

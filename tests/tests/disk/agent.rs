@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tests::folder::Folder;
 use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
 use tests::process::{signal, wait_until};
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::{MIB, mount};
 
@@ -48,7 +48,7 @@ pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> W
     let group = &node.pods[pod].containers[0].group;
     let size = (mib * MIB).to_string();
     let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writer = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut writer = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     writer.go().unwrap();
     writer
 }
@@ -185,7 +185,7 @@ fn a_frozen_disk_delays_no_decision() {
     }
     let group = &node.pods[pod].containers[0].group;
     let arguments = ["grow", "--size", "320M", "--rate", "0"];
-    let hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments);
+    let hog = Workload::start(&workload::binary().unwrap(), group, arguments);
     let decision = hog.and_then(|mut hog| {
         hog.go()?;
         agent.wait_for("a decision", GUARD, is_decision)
@@ -238,7 +238,7 @@ fn a_file_system_that_never_answers_delays_no_decision() {
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     let group = &node.pods[pod].containers[0].group;
     let arguments = ["grow", "--size", "320M", "--rate", "0"];
-    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     hog.go().unwrap();
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "memory.available"));
@@ -281,7 +281,7 @@ fn a_disk_that_was_unmounted_evicts_nobody_and_is_watched_again_once_it_is_back(
     let before = syncs();
     wait_until("a sync without it", || syncs() > before).unwrap();
     assert!(!agent.heard().unwrap().iter().any(is_decision));
-    unmount(disk.path(), UnmountFlags::empty()).unwrap();
+    disk.unmount().unwrap();
     let _hog = writing(&disk, &node, hog, 256);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");

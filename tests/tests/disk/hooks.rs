@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::Node;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::agent::{GUARD, is_decision, node, pod, volume};
 use crate::{MIB, mount};
@@ -158,8 +157,8 @@ fn a_pod_that_makes_inodes_is_known_when_the_threshold_is_crossed() {
     }
     let max = (2 * HEADROOM).to_string();
     let arguments = ["create", "--dir", &directory, "--max", &max, "--rate", "10000"];
-    let program = Path::new(env!("CARGO_BIN_EXE_workload"));
-    let mut creates = Workload::start(program, node.pods[hog].first().unwrap(), arguments).unwrap();
+    let program = workload::binary().unwrap();
+    let mut creates = Workload::start(&program, node.pods[hog].first().unwrap(), arguments).unwrap();
     creates.go().unwrap();
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");

@@ -143,7 +143,7 @@ fn a_file_system_that_was_found_can_be_unmounted() {
     let mounted = mount!(Kind::Ext4);
     let given = FsPaths { node_fs: Some(mounted.path().into()), ..FsPaths::default() };
     let found = NodeFileSystems::find(&Host::default(), &given, true);
-    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    mounted.unmount().unwrap();
     assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Replaced); 2]);
     mounted.mount().unwrap();
     assert!(found.read()[0].known().is_some());

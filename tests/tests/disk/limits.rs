@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
 
 use serde_json::json;
 use tests::agent::Agent;
@@ -10,7 +9,7 @@ use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::process::wait_until;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::agent::{GUARD, is_decision, node, pod, start, volume, writer, writing};
 use crate::{MIB, mount};
@@ -67,7 +66,7 @@ fn a_volume_that_another_pod_fills_is_its_owners() {
     let size = (9 * MIB).to_string();
     let group = &node.pods[other].containers[0].group;
     let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writes = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut writes = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     writes.go().unwrap();
     writes.wait_event("written").unwrap();
     let written = clock::now();

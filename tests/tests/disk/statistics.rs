@@ -9,7 +9,6 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::fs::FileSystem;
-use rustix::mount::{UnmountFlags, unmount};
 use tests::file_system::{Kind, run};
 use tests::skip;
 
@@ -122,14 +121,14 @@ fn an_unmounted_file_system_is_not_known_until_it_is_mounted_again() {
     let mounted = mount!(Kind::Ext4);
     let file_system = open(mounted.path());
     let before = read(&file_system);
-    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    mounted.unmount().unwrap();
     assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Replaced));
     mounted.mount().unwrap();
     assert_eq!(read(&file_system), before);
     let other = mount!(Kind::Tmpfs);
     rustix::mount::mount_bind(other.path(), mounted.path()).unwrap();
     assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Replaced));
-    unmount(mounted.path(), UnmountFlags::empty()).unwrap();
+    mounted.unmount().unwrap();
     assert_eq!(read(&file_system), before);
 }
 

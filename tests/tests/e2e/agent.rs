@@ -7,7 +7,7 @@ use tests::agent::{Agent, GUARD, Options, binary, full_name};
 use tests::cgroup::{Driver, Group, Qos, container_id};
 use tests::cluster::{Account, Cluster};
 use tests::node::{MIB, Node};
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::rig;
 
@@ -40,7 +40,7 @@ pub(crate) fn small_node(label: &str) -> Node {
 pub(crate) fn hog(node: &Node, pod: usize, size: &str) -> Workload {
     let group = &node.pods[pod].containers[0].group;
     let arguments = ["--on-term", "ignore", "hold", "--size", size];
-    Workload::run(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+    Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 /// The cgroups of a pod with one container, named by that uid.

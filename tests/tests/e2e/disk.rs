@@ -1,14 +1,14 @@
 //! Pressure on a disk beside a real API server: condition, taint, and the eviction of the pod that writes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options, at_the_line, binary};
 use tests::cluster::{self, Cluster, manifest};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::agent::{self, NODE};
 use crate::marks;
@@ -89,8 +89,8 @@ impl World {
         let file = self.volume(pod).join("file").display().to_string();
         let size = (mib * MIB).to_string();
         let arguments = ["write", "--file", &file, "--size", &size];
-        let program = Path::new(env!("CARGO_BIN_EXE_workload"));
-        let mut writer = Workload::start(program, self.node.pods[pod].first().unwrap(), arguments).unwrap();
+        let program = workload::binary().unwrap();
+        let mut writer = Workload::start(&program, self.node.pods[pod].first().unwrap(), arguments).unwrap();
         writer.go().unwrap();
         writer
     }

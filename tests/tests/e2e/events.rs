@@ -1,7 +1,6 @@
 //! What the API server is told: evictions, kills by the kernel and thresholds, as events, and in how
 //! few requests.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use tests::agent::{Agent, Event, GUARD, Options, binary};
 use tests::cluster::proxy::Proxy;
 use tests::cluster::{self, Cluster, Patch};
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::agent::{self, NODE, wait_for_metric};
 use crate::rig;
@@ -69,7 +68,7 @@ impl World {
 
     pub(crate) fn workload(&self, pod: usize, arguments: &[&str]) -> Workload {
         let group = &self.node.pods[pod].containers[0].group;
-        Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap()
+        Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
     }
 
     /// The events of a namespace with that reason.

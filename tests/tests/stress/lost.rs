@@ -1,6 +1,5 @@
 //! A ring that is full while the agent cannot read it.
 
-use std::path::Path;
 use std::process::Stdio;
 
 use eviction_bpf::load::RING_BYTES;
@@ -8,7 +7,7 @@ use eviction_common::CgroupChange;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::node::PodSpec;
 use tests::skip;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::rig::{Rig, node};
 
@@ -33,7 +32,7 @@ fn what_found_no_room_is_counted_and_looked_for() {
     rig.node.write_pods().unwrap();
     let group = &rig.node.pods[late].containers[0].group;
     let arguments = ["grow", "--size", "220M", "--rate", "400M"];
-    let mut hog = Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     hog.go().unwrap();
     hog.wait_event("grown").unwrap();
     kill_process(agent, Signal::CONT).unwrap();

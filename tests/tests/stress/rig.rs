@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tests::agent;
 use tests::interrupt::Interrupt;
 use tests::metrics::Metrics;
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(60);
@@ -106,8 +105,7 @@ impl Rig {
 
     pub(crate) fn workload(&self, arguments: &[&str]) -> Workload {
         let group = &self.node.pods[0].containers[0].group;
-        let mut workload =
-            Workload::start(Path::new(env!("CARGO_BIN_EXE_workload")), group, arguments).unwrap();
+        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
         workload.go().unwrap();
         workload
     }

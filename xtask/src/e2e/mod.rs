@@ -21,6 +21,7 @@ use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 use crate::test;
 use crate::test::report::Report;
+use crate::vm;
 use told::{End, Told};
 
 /// The test programs that tell stories.
@@ -49,15 +50,22 @@ pub(crate) struct Args {
     /// Before a story's cluster ends, say how to reach it, and wait for Ctrl-C
     #[arg(long)]
     keep: bool,
+    /// Run pods by the containerd of this suite of Debian, such as sid, which has version 2
+    #[arg(long, value_name = "SUITE")]
+    containerd: Option<String>,
     /// Tell only the stories whose name contains one of these
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let Args { json, deny_skips, keep, stories } = args;
+    let Args { json, deny_skips, keep, containerd, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
     let node = setup::ensure(&[Need::Node]).inspect_err(|error| eprintln!("{error:#}")).ok();
+    let mut node = node.and_then(|tools| tools.node);
+    if let (Some(folder), Some(suite)) = (&mut node, containerd) {
+        *folder = node_of_suite(folder, suite)?;
+    }
     let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
     // A story that lacks its programs says so, and is counted as skipped.
     let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
@@ -83,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             if let Some(folder) = &folder {
                 command.env(kubernetes::FOLDER, folder);
             }
-            command.envs(node.iter().filter_map(|tools| Some((NODE, tools.node.as_ref()?))));
+            command.envs(node.iter().map(|folder| (NODE, folder)));
             command.envs(chart::programs(&helm));
             if *keep {
                 command.env(KEEP, "1");
@@ -119,6 +127,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         println!("{}", json!({"task": "e2e", "passed": passed, "failed": failed, "skipped": skipped}));
     }
     Ok(if failed == 0 && !(*deny_skips && skipped > 0) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The programs of a node with the containerd of another suite of Debian, in a folder beside theirs.
+fn node_of_suite(node: &Path, suite: &str) -> Result<PathBuf> {
+    let folder = node.with_file_name(format!("node-{suite}"));
+    if !folder.exists() {
+        eprintln!("e2e: fetching the containerd of {suite} into {}", folder.display());
+        // Whole or not at all.
+        let half = folder.with_extension("half");
+        shell::run(Command::new("rm").arg("-rf").arg(&half))?;
+        shell::run(Command::new("cp").arg("-r").arg(node).arg(&half))?;
+        vm::unpack(&format!("containerd/{suite}"), &half)?;
+        std::fs::rename(&half, &folder).with_context(|| format!("write {}", folder.display()))?;
+    }
+    Ok(folder)
 }
 
 /// The image of an agent for this machine, unoptimised.

@@ -23,7 +23,6 @@ pub(super) struct Guest<'a> {
     pub(super) image: &'a Path,
     pub(super) ramdisk: &'a Path,
     pub(super) disk: &'a Path,
-    pub(super) spare: &'a Path,
     /// Show what it says while it runs.
     pub(super) verbose: bool,
     /// Each of its CPUs has a thread of the emulator; else they take turns on one.
@@ -110,9 +109,6 @@ impl Guest<'_> {
             .arg("-drive")
             .arg(format!("file={},if=none,id=disk,format=raw,cache=unsafe", self.disk.display()))
             .args(["-device", "nvme,drive=disk,serial=disk"])
-            .arg("-drive")
-            .arg(format!("file={},if=none,id=spare,format=raw,cache=unsafe", self.spare.display()))
-            .args(["-device", "nvme,drive=spare,serial=spare"])
             .arg("-append")
             // An emulated CPU speculates on nothing: guards against that make everything a quarter slower.
             .arg(format!("console={console} quiet loglevel=1 psi=1 panic=-1 mitigations=off {append}"))

@@ -41,9 +41,6 @@ const HANG_S: u32 = 3600;
 /// Bytes of the guest's disk: the page cache is filled from it.
 const DISK: u64 = 3 << 30;
 
-/// Bytes of a second disk, on which tests make file systems (`tests/src/file_system.rs`): a sparse file.
-const SPARE: u64 = 9 << 30;
-
 /// Files for guests, removed with this.
 #[derive(Debug)]
 pub(super) struct Stock {
@@ -87,16 +84,19 @@ impl Stock {
         machine: &Machine,
         programs: &[&Program],
         busybox: &Path,
+        modules: &Path,
     ) -> Result<PathBuf> {
         let root = self.folder.join(format!("root-{}", machine.name));
-        for name in ["bin", "proc", "sys", "dev", "tmp", "run", "disk"] {
+        for name in ["bin", "proc", "sys", "dev", "etc", "tmp", "run", "disk"] {
             make(&root.join(name))?;
         }
         copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
         if machine.platform == Platform::HOST {
-            add_mkfs(&root)?;
+            MKFS.iter().try_for_each(|program| add_program(&root, program))?;
+            copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))?;
         }
+        shell::run(Command::new("cp").arg("-r").arg(modules).arg(&root))?;
         let init = root.join("init");
         fs::write(&init, script(machine.cgroups, programs))
             .with_context(|| format!("write {}", init.display()))?;
@@ -115,26 +115,21 @@ impl Stock {
         shell::read(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&programs).arg(&disk))?;
         Ok(disk)
     }
-
-    /// A fresh second disk, empty.
-    pub(super) fn spare(&self) -> Result<PathBuf> {
-        let spare = self.folder.join("spare");
-        File::create(&spare).and_then(|file| file.set_len(SPARE)).context("make the guest's second disk")?;
-        Ok(spare)
-    }
 }
 
-/// Puts this machine's mkfs.ext4 into a guest, with the libraries that it loads.
-fn add_mkfs(root: &Path) -> Result<()> {
-    let found = shell::read(Command::new("sh").args(["-c", "command -v mkfs.ext4"]))?;
-    copy(Path::new(found.trim()), &root.join("bin/mkfs.ext4"))?;
+/// What makes the file systems of tests.
+const MKFS: [&str; 2] = ["mkfs.ext4", "mkfs.xfs"];
+
+/// Puts a program of this machine into a guest, with the libraries that it loads.
+fn add_program(root: &Path, program: &str) -> Result<()> {
+    let found = shell::read(Command::new("sh").args(["-c", "command -v \"$1\"", "find", program]))?;
+    copy(Path::new(found.trim()), &root.join("bin").join(program))?;
     for library in libraries(&shell::read(Command::new("ldd").arg(found.trim()))?) {
         let copied = root.join(library.trim_start_matches('/'));
         make(copied.parent().unwrap_or(root))?;
         copy(Path::new(library), &copied)?;
     }
-    make(&root.join("etc"))?;
-    copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))
+    Ok(())
 }
 
 /// The files in what ldd prints.
@@ -203,7 +198,9 @@ mount -t bpf bpf /sys/fs/bpf
 {mount}
 ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
-export EVICTION_TEST_DISK=/dev/nvme1n1
+modprobe -a loop xfs overlay fuse quota_v2
+# It is in memory.
+rm -r /lib/modules
 cd /disk
 # Seconds since the boot, for people who read the log.
 at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}

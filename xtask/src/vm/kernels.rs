@@ -17,6 +17,8 @@ pub(super) struct Kernel {
     pub(super) version: String,
     /// Its image.
     pub(super) image: PathBuf,
+    /// The folder `lib` with the modules that guests load.
+    pub(super) modules: PathBuf,
 }
 
 /// Where kernels of a platform are kept.
@@ -29,6 +31,24 @@ pub(super) struct Cache {
 /// The suites that have 5.10, 6.1, 6.12 and 7.2; security updates of the oldest are apart.
 const SUITES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 const SECURITY: &str = "bullseye-security";
+
+const BINARY: &str = "linux-binary";
+
+/// Loop devices, xfs, overlays, FUSE and project quotas, with what those need. The first argument is the folder of a package, the
+/// second gets `lib/modules`.
+const TAKE_MODULES: &str = "\
+for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
+    if ! [ -d \"$all/kernel\" ]; then continue; fi
+    release=$(basename \"$all\"); to=$2/lib/modules/$release
+    mkdir -p \"$to\"; cd \"$all\"
+    for part in modules.builtin* modules.order kernel/lib kernel/crypto kernel/arch/*/crypto \
+        kernel/drivers/block/loop.* kernel/fs/fuse kernel/fs/overlayfs \
+        kernel/fs/quota kernel/fs/xfs; do
+        if [ -e \"$part\" ]; then cp -r --parents \"$part\" \"$to\"; fi
+    done
+    find \"$to\" -name '*.xz' -exec xz -d {} +
+    busybox depmod -b \"$2\" \"$release\"
+done";
 
 /// A package's files, removed with this.
 #[derive(Debug)]
@@ -80,9 +100,11 @@ impl Cache {
     /// The newest kernel of that series, fetched if it is not here.
     pub(super) fn kernel(&self, series: &str) -> Result<Kernel> {
         let kept = self.folder.join("kernels").join(series);
-        let (image, version) = (kept.join("vmlinuz"), kept.join("version"));
-        if let Some(version) = kept_version(&image, &version) {
-            return Ok(Kernel { version, image });
+        let (image, version, modules) = (kept.join("vmlinuz"), kept.join("version"), kept.join("lib"));
+        if let Some(version) = kept_version(&image, &version)
+            && modules.is_dir()
+        {
+            return Ok(Kernel { version, image, modules });
         }
         let mut package = self.package(series)?;
         let tree = match self.extract(&package) {
@@ -97,10 +119,15 @@ impl Cache {
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
+        take_modules(&tree.path(), &kept)?;
+        if package.starts_with(BINARY) {
+            drop(tree);
+            take_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &kept)?;
+        }
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         fs::write(&version, format!("{package} {size}\n"))
             .with_context(|| format!("write {}", version.display()))?;
-        Ok(Kernel { version: package, image })
+        Ok(Kernel { version: package, image, modules })
     }
 
     /// A folder of it, made if it is not there.
@@ -135,8 +162,8 @@ impl Cache {
     /// The name of the newest package with an image of that series.
     fn package(&self, series: &str) -> Result<String> {
         self.update()?;
-        // From 7.2 on the image is in a package of its own.
-        for kind in ["linux-binary", "linux-image"] {
+        // From 7.2 on the image and the modules are in packages of their own.
+        for kind in [BINARY, "linux-image"] {
             let (escaped, arch) = (series.replace('.', "[.]"), self.platform.arch());
             let pattern = format!("^{kind}-{escaped}[.0-9].*-cloud-{arch}$");
             let found = shell::read(self.apt("apt-cache").args(["search", "--names-only", &pattern]))?;
@@ -187,6 +214,10 @@ impl Cache {
         }
         command
     }
+}
+
+fn take_modules(tree: &Path, to: &Path) -> Result<()> {
+    shell::run(Command::new("sh").args(["-ec", TAKE_MODULES, "modules"]).arg(tree).arg(to))
 }
 
 /// What is kept, unless it was cut off.

@@ -20,14 +20,14 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 use crate::build::{self, Platform};
 use crate::setup::{self, Need, Tools};
-use crate::shell::Metadata;
+use crate::shell::{self, Metadata};
 use guest::Guest;
 use host::HOST;
 use init::{MARK, Stock};
@@ -168,7 +168,7 @@ fn run_platform(
     let some = |program: &&Program| machines.iter().any(|machine| chosen(machine, program));
     let asked: Vec<_> = asked.iter().copied().filter(some).collect();
     let guests = if platform == Platform::HOST { Need::Guests } else { Need::Arm64Guests };
-    let tools = setup::ensure(&[platform.needs(), &[Need::Guests, guests]].concat())?;
+    let tools = setup::ensure(&[platform.needs(), &[Need::Guests, Need::FileSystems, guests]].concat())?;
     let stock = Stock::new(&build(&asked, platform, &tools)?, platform)?;
     let cache = Cache::open(platform)?;
     if asked.iter().any(|program| program.needs_earlyoom) {
@@ -179,22 +179,28 @@ fn run_platform(
     for &machine in machines {
         let programs: Vec<_> = asked.iter().copied().filter(|program| chosen(machine, program)).collect();
         eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
-        let Kernel { version, image } = cache.kernel(machine.series)?;
+        let Kernel { version, image, modules } = cache.kernel(machine.series)?;
         let path = log_of(machine, !only.is_empty())?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let busybox = cache.busybox()?;
-        let ramdisk = stock.ramdisk(machine, &programs, &busybox)?;
-        let (disk, spare) = (stock.disk()?, stock.spare()?);
+        let ramdisk = stock.ramdisk(machine, &programs, &busybox, &modules)?;
+        let disk = stock.disk()?;
         let (verbose, thread_each) = (*verbose, *thread_each);
-        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, spare: &spare, verbose, thread_each }
+        Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
         let told = read(machine, &path)?;
         eprint!("{}", table::summary(machine, &told));
         all.push((machine, told));
     }
     Ok(all)
+}
+
+/// Unpacks a package of another suite of Debian, `name/suite`, over what is in a folder.
+pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
+    let unpacked = Cache::open(Platform::HOST)?.extract(package)?;
+    shell::run(Command::new("cp").arg("-r").arg(unpacked.path().join(".")).arg(folder))
 }
 
 /// What the guests have told when they were last run; those that never were are left out.
