@@ -74,19 +74,12 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         writeln!(out, "DaemonSet {name}: {ready} of {ready} pods are ready")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let caller = cluster.caller();
-    let cluster = cluster.options(pods_file.is_some());
+    let (caller, in_cluster) = (cluster.caller(), cluster.has_pods(pods_file.as_deref()));
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
-    let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
+    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
     let files = configuration.files(service, node, caller)?;
-    let findings = daemon::check(
-        &files,
-        pods_file.as_deref(),
-        cluster.as_ref(),
-        &cgroup_root,
-        &disks.into(),
-        &backends.into(),
-    )?;
+    let findings =
+        daemon::check(&files, pods_file.as_deref(), &cgroup_root, &disks.into(), &backends.into())?;
     output.write(out, "findings", &findings, report)?;
     if matches!(output, Format::Table | Format::Wide) {
         complain(&complaints(&findings, output == Format::Wide || !findings.would_start));

@@ -34,7 +34,7 @@ pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended>
     let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let (options, caller) = (cluster.settings(), cluster.caller());
-    let in_cluster = cluster.options(pods_file.is_some()).is_some();
+    let in_cluster = cluster.has_pods(pods_file.as_deref());
     let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
     let mut configured = daemon::configured(&configuration.files(service, node, caller)?)?;
     configured.settings.splice(0..0, options);

@@ -1,16 +1,14 @@
 //! The options that name the configuration.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
 use eviction_node::fs::FsPaths;
 
-use crate::daemon::{
-    Action, AskConfigz, Caller, ClusterOptions, ConfigurationFiles, DryRun, Failure, NodeFacts,
-};
+use crate::daemon::{Action, AskConfigz, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 
 /// Where the configuration is.
 #[derive(Debug, Args)]
@@ -266,39 +264,38 @@ impl ClusterArgs {
 
     /// The credentials for requests to the kubelet.
     pub(super) fn caller(&self) -> Caller {
-        let Self { kubeconfig, node_name } = self;
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Caller {
-            kubeconfig: kubeconfig.clone(),
-            node_name: node_name.clone().or_else(|| variable(NODE_NAME)),
+            kubeconfig: self.kubeconfig(),
+            node_name: self.node_name().map(|(name, _)| name),
             node_ip: variable(NODE_IP),
         }
     }
 
+    fn node_name(&self) -> Option<(String, Origin)> {
+        let given = self.node_name.clone().map(|name| (name, Origin::CommandLine));
+        given.or_else(|| Some((variable(NODE_NAME)?, Origin::Environment(NODE_NAME.to_owned()))))
+    }
+
     /// The options that are no part of an AgentConfiguration, each with its origin.
     pub(super) fn settings(&self) -> Vec<Setting> {
-        let Self { kubeconfig, node_name } = self;
         let setting = |path: &str, value: String, origin| Setting { path: path.to_owned(), value, origin };
-        let kubeconfig = kubeconfig
+        let kubeconfig = self
+            .kubeconfig
             .as_ref()
             .map(|file| setting("--kubeconfig", file.display().to_string(), Origin::CommandLine));
-        let of_environment = || {
-            let name = std::env::var(NODE_NAME).ok()?;
-            Some((name, Origin::Environment(NODE_NAME.to_owned())))
-        };
-        let name = node_name.clone().map(|name| (name, Origin::CommandLine)).or_else(of_environment);
-        let name = name.map(|(name, origin)| setting("--node-name", name, origin));
+        let name = self.node_name().map(|(name, origin)| setting("--node-name", name, origin));
         kubeconfig.into_iter().chain(name).collect()
     }
 
-    /// The cluster that pods come from if there is no file of them: one is named, or this runs in a pod.
-    pub(super) fn options(self, pods_given: bool) -> Option<ClusterOptions> {
+    /// Whether pods come from a cluster: there is no file of them, and one is named, or this runs in a pod.
+    pub(super) fn has_pods(&self, pods_file: Option<&Path>) -> bool {
         let Self { kubeconfig, node_name } = self;
-        let named = kubeconfig.is_some() || node_name.is_some();
-        let in_cluster = std::env::var_os(IN_CLUSTER).is_some();
-        (!pods_given && (named || in_cluster)).then(|| ClusterOptions {
-            kubeconfig,
-            node_name: node_name.or_else(|| std::env::var(NODE_NAME).ok()),
-        })
+        let is_named = kubeconfig.is_some() || node_name.is_some();
+        pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some())
     }
+}
+
+/// A variable of the environment that is set to something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -78,11 +78,9 @@ fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<E
         backends,
         bpf_debug_log,
     } = args;
-    let kubeconfig = cluster.kubeconfig();
-    let caller = cluster.caller();
-    let cluster = cluster.options(pods_file.is_some());
+    let (caller, in_cluster) = (cluster.caller(), cluster.has_pods(pods_file.as_deref()));
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
-    let node = NodeFacts::find(cluster.is_some(), memory_capacity.as_deref(), pid_capacity)?;
+    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
     daemon::run(Options {
         configuration: ConfigurationFiles {
             recorder_directory,
@@ -92,12 +90,10 @@ fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<E
         socket,
         apply_config_now,
         pods_file,
-        cluster,
         cgroup_root,
         memory_capacity,
         pid_capacity,
         disks: disks.into(),
-        kubeconfig,
         json_lines: output == StreamFormat::Jsonl,
         choice: backends.into(),
         bpf_debug_log,

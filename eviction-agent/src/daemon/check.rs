@@ -19,7 +19,6 @@ use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::{Capacity, pid_limit};
 use serde::Serialize;
 
-use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
 use crate::daemon::memory_notifier::MemoryNotifier;
 use crate::daemon::{cluster, realtime, reclaim, startup, stats_summary};
@@ -51,7 +50,6 @@ pub struct Findings {
 pub fn check(
     files: &ConfigurationFiles,
     pods: Option<&Path>,
-    cluster: Option<&ClusterOptions>,
     cgroup_root: &Path,
     disks: &FsPaths,
     selection: &BackendSelection,
@@ -68,8 +66,8 @@ pub fn check(
                 }
             }
             summary = configuration.service.stats_summary.clone();
-            // With `cluster` it is checked below.
-            if cluster.is_none() && configuration.service.action.asks_server() {
+            // In a cluster it is checked below.
+            if !files.node.in_cluster && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
             }
@@ -100,13 +98,13 @@ pub fn check(
     values.extend(file_systems.info());
     let runtime = crate::daemon::start_runtime()?;
     let mut pods_source = None;
-    if let Some(cluster) = cluster {
-        let (source, found) = runtime.block_on(cluster::check(cluster));
+    if files.node.in_cluster {
+        let (source, found) = runtime.block_on(cluster::check(&files.caller));
         pods_source = Some(source);
         problems.extend(found);
     }
     let cri = reclaim.map(|config| runtime.block_on(reclaim::probe(&config)));
-    let summary = summary.map(|from| runtime.block_on(stats_summary::probe(&from)));
+    let summary = summary.map(|kubelet| runtime.block_on(stats_summary::probe(&kubelet)));
     let facts = runtime.block_on(async {
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });

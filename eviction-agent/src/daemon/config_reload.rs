@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eviction_config::{Configz, Effective};
+use eviction_config::Effective;
 use eviction_core::policy::Policy;
 use eviction_core::policy::preferences::Profile;
 use eviction_kube::KubeletEndpoint;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
-use crate::daemon::kubelet_api::{self, Caller, KubeletAnswer};
+use crate::daemon::kubelet_api::{KubeletAnswer, KubeletClient};
 use crate::daemon::state::StateFile;
 use crate::error::{Failure, chain};
 use eviction_node::file_watch::FileWatch;
@@ -261,10 +261,9 @@ fn save(state_dir: &Path, in_force: &Configuration) {
 ///
 /// # Errors
 /// Why there is none, with what can be done about it.
-pub(crate) fn read(caller: &Caller, configz: &Configz) -> Result<Effective, Failure> {
+pub(crate) fn read(kubelet: &KubeletClient) -> Result<Effective, Failure> {
     let runtime = crate::daemon::start_runtime()?;
-    let KubeletAnswer { operation, url, body } =
-        runtime.block_on(kubelet_api::ask(caller, configz, KubeletEndpoint::Configz))?;
+    let KubeletAnswer { operation, url, body } = runtime.block_on(kubelet.get(KubeletEndpoint::Configz))?;
     Effective::parse(&body, &url).map_err(|why| Failure::failed(format!("{operation}: {why}")))
 }
 

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, Configz, DryRun, Effective, EvictionRequests,
-    KubeletConfiguration, MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems,
-    RecorderSettings, Server, Setting, ThresholdSource, load_agent,
+    Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
+    MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, RecorderSettings, Server,
+    Setting, ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
@@ -20,9 +20,8 @@ pub(crate) use kubelet::KubeletSaid;
 use serde::Serialize;
 
 use crate::daemon::check::NodeFacts;
-use crate::daemon::cluster::ClusterOptions;
 use crate::daemon::config_reload::SavedConfig;
-use crate::daemon::kubelet_api::Caller;
+use crate::daemon::kubelet_api::{Caller, KubeletClient};
 use crate::error::Failure;
 
 /// Where the configuration is, and what the command line says in its place.
@@ -94,16 +93,9 @@ pub(crate) struct Service {
     pub(crate) server: Server,
     pub(crate) probes: Probes,
     pub(crate) reclaim: Reclaim,
-    /// How the kubelet is asked what pods use of the disks, if it is.
-    pub(crate) stats_summary: Option<StatsSummary>,
+    /// The kubelet, if it is asked what pods use of the disks.
+    pub(crate) stats_summary: Option<KubeletClient>,
     pub(crate) recorder: RecorderSettings,
-}
-
-/// How the kubelet is asked for its statistics.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct StatsSummary {
-    pub(crate) caller: Caller,
-    pub(crate) configz: Configz,
 }
 
 /// How node reclaim asks the container runtime.
@@ -207,8 +199,10 @@ impl ConfigurationFiles {
                     keep_images: agent.reclaim.keep_images,
                     min_image_age: image_minimum_gc_age,
                 },
-                stats_summary: is_summary
-                    .then(|| StatsSummary { caller: self.caller.clone(), configz: agent.thresholds.configz }),
+                stats_summary: is_summary.then(|| KubeletClient {
+                    caller: self.caller.clone(),
+                    configz: agent.thresholds.configz,
+                }),
                 recorder: agent.recorder,
             },
             kubelet: said,
@@ -382,8 +376,6 @@ pub struct Options {
     pub apply_config_now: bool,
     /// PodList file.
     pub pods_file: Option<PathBuf>,
-    /// The cluster that the pods come from, if there is no such file.
-    pub cluster: Option<ClusterOptions>,
     /// The cgroup that stands for the node.
     pub cgroup_root: PathBuf,
     /// Memory that the node has, a quantity.
@@ -392,8 +384,6 @@ pub struct Options {
     pub pid_capacity: Option<u64>,
     /// Where the node's disks are.
     pub disks: FsPaths,
-    /// How to reach the API server; without it, the service account of the agent's pod.
-    pub kubeconfig: Option<PathBuf>,
     /// Whether event lines are JSON, in place of text.
     pub json_lines: bool,
     /// Backends that are selected or disabled.
@@ -409,14 +399,16 @@ const STATE_DIR: &str = "/run/eviction-agent";
 impl Options {
     /// The state directory of an agent with this action; none if no state is kept.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
-        let in_pod = self.kubeconfig.is_none() && (self.cluster.is_some() || action.asks_server());
+        let asks_server = self.configuration.node.in_cluster || action.asks_server();
+        let in_pod = self.configuration.caller.kubeconfig.is_none() && asks_server;
         self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
     }
 
     /// The configuration that the kubelet reported to the agent before. The action is part of the configuration, and
     /// so not known yet.
     pub(super) fn saved_kubelet_config(&self) -> Option<Effective> {
-        let in_pod = self.kubeconfig.is_none() && self.cluster.is_some();
+        let ConfigurationFiles { caller, node, .. } = &self.configuration;
+        let in_pod = caller.kubeconfig.is_none() && node.in_cluster;
         let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
         // An unusable file is reported where the policy is read.
         SavedConfig::read(&dir?).ok()??.configz

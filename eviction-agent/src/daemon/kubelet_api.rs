@@ -31,42 +31,49 @@ pub(crate) struct KubeletAnswer {
     pub(crate) body: Bytes,
 }
 
-/// Asks the kubelet at the address where its configuration is.
-///
-/// # Errors
-/// Why there is no answer, with what can be done about it.
-pub(crate) async fn ask(
-    caller: &Caller,
-    configz: &Configz,
-    endpoint: KubeletEndpoint,
-) -> Result<KubeletAnswer, Failure> {
-    let Caller { kubeconfig, node_name, node_ip } = caller;
-    let Configz { address, port, certificate_authority, server_name, insecure_skip_tls_verify } = configz;
-    let host = address.as_deref().or(node_ip.as_deref()).unwrap_or(LOOPBACK).trim_matches(['[', ']']);
-    let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let subject = match endpoint {
-        KubeletEndpoint::Configz => "configuration",
-        KubeletEndpoint::StatsSummary => "statistics",
-    };
-    let operation = format!("ask the kubelet at {place} for its {subject}");
-    let access = Access::find(kubeconfig.as_deref()).map_err(|error| Failure::because(&operation, &error))?;
-    let kubelet = KubeletAddress {
-        host: host.to_owned(),
-        port: *port,
-        certificate_authority: certificate_authority.clone(),
-        server_name: server_name.clone(),
-        insecure: *insecure_skip_tls_verify,
-    };
-    match ask_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
-        Ok(answer) => {
-            let url = format!("https://{place}{}", endpoint.path());
-            body(answer, &operation, endpoint).map(|body| KubeletAnswer { operation, url, body })
-        }
-        Err(error @ RequestError::Certificate { .. }) => Err(Failure::because(operation, &error).help(
-            "name who vouches for its serving certificate in thresholds.configz.certificateAuthority; \
+/// The kubelet of the node, at the address where its configuration is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KubeletClient {
+    pub(crate) caller: Caller,
+    pub(crate) configz: Configz,
+}
+
+impl KubeletClient {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// Why there is no answer, with what can be done about it.
+    pub(crate) async fn get(&self, endpoint: KubeletEndpoint) -> Result<KubeletAnswer, Failure> {
+        let Caller { kubeconfig, node_name, node_ip } = &self.caller;
+        let Configz { address, port, certificate_authority, server_name, insecure_skip_tls_verify } =
+            &self.configz;
+        let host = address.as_deref().or(node_ip.as_deref()).unwrap_or(LOOPBACK).trim_matches(['[', ']']);
+        let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let subject = match endpoint {
+            KubeletEndpoint::Configz => "configuration",
+            KubeletEndpoint::StatsSummary => "statistics",
+        };
+        let operation = format!("ask the kubelet at {place} for its {subject}");
+        let access =
+            Access::find(kubeconfig.as_deref()).map_err(|error| Failure::because(&operation, &error))?;
+        let kubelet = KubeletAddress {
+            host: host.to_owned(),
+            port: *port,
+            certificate_authority: certificate_authority.clone(),
+            server_name: server_name.clone(),
+            insecure: *insecure_skip_tls_verify,
+        };
+        match ask_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
+            Ok(answer) => {
+                let url = format!("https://{place}{}", endpoint.path());
+                body(answer, &operation, endpoint).map(|body| KubeletAnswer { operation, url, body })
+            }
+            Err(error @ RequestError::Certificate { .. }) => Err(Failure::because(operation, &error).help(
+                "name who vouches for its serving certificate in thresholds.configz.certificateAuthority; \
              one that it has signed itself is on the node, as /var/lib/kubelet/pki/kubelet.crt",
-        )),
-        Err(error) => Err(Failure::because(operation, &error)),
+            )),
+            Err(error) => Err(Failure::because(operation, &error)),
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
 pub use check::{Findings, NodeFacts, check};
-pub use cluster::{CleanOptions, Cleaned, ClusterOptions, await_daemon_set, clean_nodes};
+pub use cluster::{CleanOptions, Cleaned, await_daemon_set, clean_nodes};
 pub use configuration::{
     AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
 };

@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::Reload;
-use super::configuration::{Configuration, Service};
+use super::configuration::{Configuration, ConfigurationFiles, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{
     Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender, TaskTotals,
@@ -131,9 +131,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: they share its connection.
-    let connects = action.asks_server() || options.cluster.is_some();
+    let ConfigurationFiles { caller, node: facts, .. } = &options.configuration;
+    let connects = action.asks_server() || facts.in_cluster;
     let observer = cluster::observer(Arc::clone(metrics));
-    let client = connects.then(|| cluster::connect(options.kubeconfig.as_deref(), observer)).transpose()?;
+    let client = connects.then(|| cluster::connect(caller.kubeconfig.as_deref(), observer)).transpose()?;
     let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
     if let Some(cluster) = &mut cluster {
         if action.asks_server() {
@@ -142,7 +143,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
             evictions = Some(cluster.evictions(eviction_requests, action, results.clone())?);
         }
         // Only an agent that acts writes to the node's object.
-        if options.cluster.is_some() && !action.is_dry() {
+        if facts.in_cluster && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }

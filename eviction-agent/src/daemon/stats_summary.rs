@@ -7,8 +7,7 @@ use eviction_node::clock::mono_ns;
 use eviction_node::fs::{StorageReader, StorageRequest, StorageSample};
 use tokio::sync::mpsc::Sender;
 
-use super::configuration::StatsSummary;
-use super::kubelet_api::{self, KubeletAnswer};
+use super::kubelet_api::{KubeletAnswer, KubeletClient};
 use crate::error::Failure;
 use crate::source::summary::Summary;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
@@ -21,11 +20,14 @@ pub(crate) const EVERY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If there can be none.
-pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::io::Result<StorageReader> {
+pub(crate) fn start(
+    kubelet: KubeletClient,
+    samples: Sender<StorageSample>,
+) -> std::io::Result<StorageReader> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let read = move |pods: Vec<StorageRequest>, _urgency| {
         let began_ns = mono_ns();
-        let sample = runtime.block_on(request(&from)).map(|summary| summary.pod_storage(&pods));
+        let sample = runtime.block_on(request(&kubelet)).map(|summary| summary.pod_storage(&pods));
         let sample = sample.unwrap_or_else(|failure| {
             tracing::warn!(error = causes(failure), "it is not known what pods use of the disks");
             StorageSample::unknown()
@@ -36,8 +38,8 @@ pub(crate) fn start(from: StatsSummary, samples: Sender<StorageSample>) -> std::
 }
 
 /// Whether the kubelet answers, as a source of `check`.
-pub(crate) async fn probe(from: &StatsSummary) -> Backend {
-    let (backend, reason) = match request(from).await {
+pub(crate) async fn probe(kubelet: &KubeletClient) -> Backend {
+    let (backend, reason) = match request(kubelet).await {
         Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
         Err(failure) => (NO_BACKEND.to_owned(), causes(failure)),
     };
@@ -49,9 +51,7 @@ fn causes(failure: Failure) -> String {
     failure.into_causes().join("; ")
 }
 
-async fn request(from: &StatsSummary) -> Result<Summary, Failure> {
-    let StatsSummary { caller, configz } = from;
-    let KubeletAnswer { operation, url: _, body } =
-        kubelet_api::ask(caller, configz, KubeletEndpoint::StatsSummary).await?;
+async fn request(kubelet: &KubeletClient) -> Result<Summary, Failure> {
+    let KubeletAnswer { operation, url: _, body } = kubelet.get(KubeletEndpoint::StatsSummary).await?;
     Summary::parse(&body).map_err(|error| Failure::because(operation, &error))
 }

@@ -24,6 +24,7 @@ use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
 use super::control_loop::Command;
+use super::kubelet_api::Caller;
 use super::state::DurableRevision;
 use super::state::read_boot_id;
 use crate::error::{Failure, chain};
@@ -37,15 +38,6 @@ pub(crate) use senders::{EvictionSender, NodeStatusSender};
 /// Read to find out whether the API server is available, where the node's name is not known: it fails as
 /// well when the store is gone.
 const READY: &str = "/readyz";
-
-/// How the agent finds its cluster.
-#[derive(Clone, Debug)]
-pub struct ClusterOptions {
-    /// The kubeconfig; without one, the service account of the pod that the agent runs in.
-    pub kubeconfig: Option<PathBuf>,
-    /// The name of this node's object.
-    pub node_name: Option<String>,
-}
 
 impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {
@@ -245,10 +237,10 @@ pub(crate) async fn send_images(
 
 /// What `check` finds out about the cluster: the backend of the pods, and everything that would keep `run`
 /// from starting or from knowing them.
-pub(crate) async fn check(options: &ClusterOptions) -> (event_log::Backend, Vec<String>) {
+pub(crate) async fn check(caller: &Caller) -> (event_log::Backend, Vec<String>) {
     let none =
         |reason: String| event_log::Backend { source: "pods".to_owned(), backend: "none".to_owned(), reason };
-    let ClusterOptions { kubeconfig, node_name } = options;
+    let Caller { kubeconfig, node_name, node_ip: _ } = caller;
     let connected = NodeName::parse(node_name.as_deref())
         .map_err(Failure::from)
         .and_then(|name| Ok((connect(kubeconfig.as_deref(), Observer::default())?, name)));

@@ -9,6 +9,7 @@ use eviction_config::{
 
 use super::{ConfigurationFiles, problems};
 use crate::daemon::config_reload;
+use crate::daemon::kubelet_api::KubeletClient;
 use crate::error::Failure;
 
 /// The kubelet's settings.
@@ -51,7 +52,9 @@ impl Kubelet {
         agent: &AgentConfiguration,
         files: KubeletFiles,
     ) -> Result<Self, Failure> {
-        let why = match config_reload::read(&given.caller, &agent.thresholds.configz) {
+        let kubelet =
+            KubeletClient { caller: given.caller.clone(), configz: agent.thresholds.configz.clone() };
+        let why = match config_reload::read(&kubelet) {
             Ok(effective) => return of_answer(effective, false, Vec::new()),
             Err(why) => why,
         };

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 use super::ControlLoop;
 use super::inode_counts::InodeCounts;
 use super::xfs_preallocation::Preallocation;
-use crate::daemon::configuration::StatsSummary;
+use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
 
 /// Pods are ranked by readings that are no older.
@@ -114,11 +114,11 @@ impl LimitHeadroom {
 
 impl PodStorageWatch {
     /// Starts the reader where there is something to be read.
-    pub(crate) fn new(paths: StoragePaths, summary: Option<StatsSummary>) -> Self {
+    pub(crate) fn new(paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
         let (sender, samples) = channel(1);
         let summary_due_ns = summary.is_some().then_some(0);
         let reader = match summary {
-            Some(summary) => Some(stats_summary::start(summary, sender)),
+            Some(kubelet) => Some(stats_summary::start(kubelet, sender)),
             None if paths == StoragePaths::default() => None,
             None => Some(StorageReader::of_directories(paths, sender)),
         };

@@ -80,12 +80,10 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
     let options = Options {
         configuration,
         pods_file: Some(pods),
-        cluster: None,
         cgroup_root: PathBuf::from(node.cgroup_root()),
         disks,
         memory_capacity: Some(node.memory_capacity().to_string()),
         pid_capacity: Some(node.pid_capacity()),
-        kubeconfig: None,
         json_lines: true,
         choice: BackendSelection::default(),
         state_dir: None,

@@ -117,9 +117,11 @@ pub(crate) fn open(
     };
     let boot_id = read_boot_id()
         .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
+    let in_cluster = options.configuration.node.in_cluster;
+    let node_name = options.configuration.caller.node_name.as_deref().filter(|_| in_cluster);
     let identity = Identity {
         boot_id: boot_id.into(),
-        node: options.cluster.as_ref().and_then(|cluster| cluster.node_name.as_deref()).map(Into::into),
+        node: node_name.map(Into::into),
         cgroup_root: options.cgroup_root.display().to_string().into(),
         act: action.to_string().into(),
     };

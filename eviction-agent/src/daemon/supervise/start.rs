@@ -20,7 +20,7 @@ use super::{Daemon, Signals, begin_namespaces, node_pods};
 use crate::daemon::VERSION;
 use crate::daemon::cluster;
 use crate::daemon::config_reload::Reload;
-use crate::daemon::configuration::Options;
+use crate::daemon::configuration::{ConfigurationFiles, Options};
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::service_manager::{Notification, ServiceManager};
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
@@ -154,14 +154,15 @@ async fn open_pods(
     client: Option<&Client>,
     plan: &Plan,
 ) -> Result<(Option<KubeSession>, PodSource, PodIndex), Failure> {
-    let (session, (pods, index)) = match (&options.cluster, client) {
-        (Some(cluster), Some(client)) => {
-            let name = cluster.node_name.as_deref();
+    let ConfigurationFiles { node, caller, .. } = &options.configuration;
+    let (session, (pods, index)) = match client.filter(|_| node.in_cluster) {
+        Some(client) => {
+            let name = caller.node_name.as_deref();
             let session = KubeSession::join(client.clone(), name, read_boot_id(), &plan.policy).await?;
             let pods = PodSource::watched(session.pods());
             (Some(session), pods)
         }
-        (None, _) | (_, None) => (None, PodSource::open(options.pods_file.as_deref(), &plan.policy)?),
+        None => (None, PodSource::open(options.pods_file.as_deref(), &plan.policy)?),
     };
     Ok((session, pods, index))
 }
