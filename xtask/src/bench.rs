@@ -24,7 +24,7 @@ pub(crate) struct Args {
 enum Bench {
     /// Passes of the decision core beside those of the kubelet
     Core(core::Core),
-    /// OOM kills at every level: each one told, with the right owner of the limit
+    /// OOM kills at every level: each one reported, with the right owner of the limit
     Oom(oom::Oom),
     /// Every hook at once from many cgroups: what is lost, and when a crossing is seen
     Storm(storm::Storm),

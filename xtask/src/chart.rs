@@ -9,7 +9,7 @@ use crate::setup::{self, Need, Tools};
 use crate::shell;
 use crate::test;
 
-/// By which the tests are told of the programs; as in `tests/src/helm.rs` and `tests/tests/chart/main.rs`.
+/// Name the tests the programs; as in `tests/src/helm.rs` and `tests/tests/chart/main.rs`.
 const HELM: &str = "EVICTION_AGENT_HELM";
 const VALIDATE: &str = "EVICTION_AGENT_KUBERNETES_VALIDATE";
 /// Tells the tests to write what is made from the chart; as in the latter.
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Helm and kubernetes-validate, as the tests are told of them.
+/// Helm and kubernetes-validate, as the tests get them.
 pub(crate) fn programs(tools: &Tools) -> impl Iterator<Item = (&'static str, &PathBuf)> {
     let all = [(HELM, &tools.helm), (VALIDATE, &tools.kubernetes_validate)];
     all.into_iter().filter_map(|(name, program)| Some((name, program.as_ref()?)))

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: short stories on real cgroups and, with `--cluster`, with a real API server,
-//! told by `tests/src/bin/demo`.
+//! run by `tests/src/bin/demo`.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ use crate::shell;
 /// Arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print the verdicts as JSON lines on standard output, and the tale on standard error
+    /// Print the results as JSON lines on standard output, and the text on standard error
     #[arg(long)]
     json: bool,
-    /// Fail if a story was skipped, as on a machine that is known to tell them all
+    /// Fail if a story was skipped, as on a machine that is known to run them all
     #[arg(long)]
     deny_skips: bool,
     /// Tell the story with a real API server instead (its programs are built once, which takes long)

@@ -24,13 +24,13 @@ use report::Report;
 /// Packages whose tests load programs into the kernel or make cgroups, which is shared.
 const ONE_AT_A_TIME: &[&str] = &["tests"];
 /// Of these the stories with a cluster, which have a node and a cluster of their own each and wait most
-/// of the time: so many are told at once.
+/// of the time: so many are run at once.
 const STORIES: &str = "e2e";
 const STORIES_AT_ONCE: usize = 3;
 /// The task's own package: built apart, so that its dependencies have the features that
 /// `cargo xtask` itself is built with.
 const XTASK: &str = "xtask";
-/// By which the tests are told of promtool; as in `tests/src/prometheus.rs`.
+/// Names the tests promtool; as in `tests/src/prometheus.rs`.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 /// A guard against a test that never ends, no measure of speed.
 const HANG: Duration = Duration::from_secs(20 * 60);
@@ -278,7 +278,7 @@ fn doc_tests(packages: &[&str], args: &Args, tools: &Tools) -> Command {
     cargo
 }
 
-/// Runs a test program and tells what came of it.
+/// Runs a test program and reads its results.
 fn run_one(title: &str, command: Command, log: &Path) -> Result<Report> {
     let started = Instant::now();
     let (report, output) = run_to_end(title, command, log)?;

@@ -25,7 +25,7 @@ pub(super) struct Node {
     /// Only cases whose names contain this; may be given more than once
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// What else the bench is told: `-- --help` says what
+    /// Arguments of the bench: `-- --help` lists them
     #[arg(last = true)]
     more: Vec<String>,
 }

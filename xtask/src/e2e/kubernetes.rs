@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// By which the tests are told of the folder; as in `tests/src/cluster/binaries.rs`.
+/// Names the tests the folder; as in `tests/src/cluster/binaries.rs`.
 pub(crate) const FOLDER: &str = "EVICTION_AGENT_KUBERNETES";
 
 /// What is built, in this order, and from which package. The API server first: it brings most.
@@ -85,7 +85,7 @@ impl Versions {
         Ok(base.join("eviction-agent/kubernetes").join(format!("{}-etcd-{}", self.kubernetes, self.etcd)))
     }
 
-    /// As Kubernetes' own scripts link, so that the programs tell the right version.
+    /// As Kubernetes' own scripts link, so that the programs print the right version.
     fn linked(&self) -> Result<String> {
         let numbers = self.kubernetes.trim_start_matches('v');
         let mut parts = numbers.split('.');

@@ -1,8 +1,8 @@
-//! `cargo xtask e2e`: stories with a real Kubernetes, each told by a test of `tests/tests/e2e` or, with
+//! `cargo xtask e2e`: stories with a real Kubernetes, each of them a test of `tests/tests/e2e` or, with
 //! a real node, of `tests/tests/kubelet`, in a process of its own.
 
 pub(crate) mod kubernetes;
-mod told;
+mod outcome;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,29 +22,29 @@ use crate::shell::{self, Metadata};
 use crate::test;
 use crate::test::report::Report;
 use crate::vm;
-use told::{End, Told};
+use outcome::{End, Outcome};
 
-/// The test programs that tell stories.
+/// The test programs with the stories.
 const TARGETS: [&str; 2] = ["e2e", "kubelet"];
 
-/// By which the tests are told of containerd and what goes with it; as in
+/// Names the tests the folder of containerd and what goes with it; as in
 /// `tests/src/cluster/node/programs.rs`.
 const NODE: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 
-/// Tells a cluster to wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
+/// Makes a cluster wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
 const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
 
-/// Tells those stories of the image of `cargo xtask image`; as in `tests/tests/kubelet/image.rs`.
+/// Names those stories the image of `cargo xtask image`; as in `tests/tests/kubelet/image.rs`.
 const IMAGE: &str = "EVICTION_AGENT_IMAGE";
 const OF_IMAGE: [&str; 2] = ["image::", "installed::"];
 
 /// Arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print the verdicts as JSON lines on standard output, and the rest on standard error
+    /// Print the results as JSON lines on standard output, and the rest on standard error
     #[arg(long)]
     json: bool,
-    /// Fail if a story was skipped, as on a machine that is known to tell them all
+    /// Fail if a story was skipped, as on a machine that is known to run them all
     #[arg(long)]
     deny_skips: bool,
     /// Before a story's cluster ends, say how to reach it, and wait for Ctrl-C
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Run pods by the containerd of this suite of Debian, such as sid, which has version 2
     #[arg(long, value_name = "SUITE")]
     containerd: Option<String>,
-    /// Tell only the stories whose name contains one of these
+    /// Run only the stories whose name contains one of these
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
 }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let logs = Metadata::read()?.target_directory.join("xtask/e2e");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut counts = Counts::default();
-    // Ctrl-C is for the story, which clears away and tells of it meanwhile; the others are not told then.
+    // Ctrl-C is for the story, which clears away meanwhile; the others are not run then.
     let asked_to_end = Arc::new(AtomicBool::new(false));
     if *keep {
         signal_hook::flag::register(SIGINT, Arc::clone(&asked_to_end)).context("catch Ctrl-C")?;
@@ -110,11 +110,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             say(*json, &format!("{name}:"));
             let mut story = start(&[]);
             story.envs(image.iter().map(|path| (IMAGE, path)));
-            let told = tell(&name, story, &logs, *keep)?;
-            counts.add(&told);
-            say(*json, &told.for_people());
+            let outcome = run_story(&name, story, &logs, *keep)?;
+            counts.add(&outcome);
+            say(*json, &outcome.for_people());
             if *json {
-                println!("{}", told.line());
+                println!("{}", outcome.line());
             }
         }
     }
@@ -160,8 +160,8 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, told: &Told) {
-        match told.end {
+    fn add(&mut self, outcome: &Outcome) {
+        match outcome.end {
             End::Passed => self.passed += 1,
             End::Failed(_) => self.failed += 1,
             End::Skipped(_) => self.skipped += 1,
@@ -187,17 +187,17 @@ fn chosen(list: &str, asked: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn tell(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Told> {
+fn run_story(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Outcome> {
     command.args(["--exact", name, "--test-threads=1"]);
     if keep {
         // What the cluster says is for the one who waits.
-        let text = echoed(command.arg("--nocapture")).with_context(|| format!("tell {name}"))?;
-        return Ok(Told::read(name, &Report::read(name, &text), &text));
+        let text = echoed(command.arg("--nocapture")).with_context(|| format!("run {name}"))?;
+        return Ok(Outcome::read(name, &Report::read(name, &text), &text));
     }
     let log = logs.join(format!("{}.log", name.replace("::", "-")));
     command.arg("--show-output");
     let (report, text) = test::run_to_end(name, command, &log)?;
-    Ok(Told::read(name, &report, &text))
+    Ok(Outcome::read(name, &report, &text))
 }
 
 /// Runs it to its end; all it says is shown at once, and handed back.

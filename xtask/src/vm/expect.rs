@@ -1,7 +1,7 @@
 //! What must be so in a guest, whatever its stories say: a backend that a kernel has is used there, and a test
 //! skips itself for a known reason alone. Else BPF could break on a kernel and leave nothing but skips.
 
-use super::told::Told;
+use super::results::GuestResults;
 use super::{Cgroups, Machine};
 
 /// What each guest is watched by at the least, source by source.
@@ -56,8 +56,8 @@ const ON_LOCKDOWN: Reasons = &[
 ];
 
 /// Adds what is not as it must be to what went wrong.
-pub(super) fn judge(machine: &Machine, told: &mut Told) {
-    if told.release.is_empty() {
+pub(super) fn judge(machine: &Machine, results: &mut GuestResults) {
+    if results.release.is_empty() {
         return;
     }
     let is_locked = machine.append.contains("lockdown=confidentiality");
@@ -72,22 +72,25 @@ pub(super) fn judge(machine: &Machine, told: &mut Told) {
         Cgroups::V2 => (V2, ON_V2),
     };
     for (source, backend) in by_kernel.into_iter().chain([by_version, EVERYWHERE]).flatten() {
-        let found =
-            told.backends.iter().find(|(name, _)| name == source).map_or("nothing", |(_, backend)| backend);
+        let found = results
+            .backends
+            .iter()
+            .find(|(name, _)| name == source)
+            .map_or("nothing", |(_, backend)| backend);
         if found != *backend {
-            told.wrong.push(format!("{source} is watched by {found}, not by {backend}"));
+            results.wrong.push(format!("{source} is watched by {found}, not by {backend}"));
         }
     }
     let mut reasons = [ANYWHERE, of_version].concat();
     reasons.extend(if is_old { ON_5_10 } else { &[] });
     reasons.extend(if is_locked { ON_LOCKDOWN } else { &[] });
     // A program of which nothing is left was skipped test by test.
-    let skips = told.stories.iter().filter(|story| story.ok.is_none() && !story.name.ends_with(" tests"));
+    let skips = results.stories.iter().filter(|story| story.ok.is_none() && !story.name.ends_with(" tests"));
     let wrong: Vec<_> = skips
         .filter(|story| !reasons.iter().any(|reason| story.why.contains(reason)))
         .map(|story| format!("{} was skipped, which it is not to be here: {}", story.title(), story.why))
         .collect();
-    told.wrong.extend(wrong);
+    results.wrong.extend(wrong);
 }
 
 #[cfg(test)]
@@ -106,12 +109,12 @@ mod tests {
             .map(|(source, backend)| serde_json::json!({"source": source, "backend": backend}))
             .collect();
         let check = serde_json::json!({"would_start": true, "sources": sources});
-        let mut told = Told::read(&format!(
+        let mut results = GuestResults::read(&format!(
             "@@vm host k\n@@vm release\n6.12.0\n@@vm check\n{check}\n@@vm run demo\n{story}\n@@vm status demo 0\n\
              @@vm leftovers\n@@vm end\n"
         ));
-        judge(machine(name), &mut told);
-        told.wrong
+        judge(machine(name), &mut results);
+        results.wrong
     }
 
     const FINE: &str = "{\"story\": \"hard\", \"ok\": true}";

@@ -204,7 +204,7 @@ rm -r /lib/modules
 cd /disk
 # Seconds since the boot, for people who read the log.
 at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}
-# What the kernel said meanwhile is told where a program failed.
+# What the kernel said meanwhile is printed where a program failed.
 ended() {{
     if [ "$2" = 0 ]; then dmesg -c >/dev/null; else dmesg -c | sed 's/^/{KERNEL}/'; fi
     echo "{MARK}{STATUS}$1 $2"

@@ -13,8 +13,8 @@ mod kernels;
 mod page;
 mod peers;
 mod programs;
+mod results;
 mod table;
-mod told;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ use host::HOST;
 use init::{MARK, Stock};
 use kernels::{Cache, Kernel};
 use programs::{Kind, Program};
-use told::Told;
+use results::GuestResults;
 
 /// Which version of control groups a guest mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(crate) struct Args {
     /// kept in a log of its own, which neither `--last` nor `--write` reads
     #[arg(long, value_name = "PROGRAM")]
     only: Vec<String>,
-    /// Boot nothing: read what the guests have told when they were last run
+    /// Boot nothing: read the results of the guests' last runs
     #[arg(long, conflicts_with_all = ["short", "only"])]
     last: bool,
     /// Put the tables of all kernels, each as it was last run on this machine, into docs/reference/kernel-matrix.md
@@ -116,15 +116,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, short, verbose: _, thread_each: _, only: _, last, write, kernels } = args;
     let chosen = choose(kernels, *short)?;
     let all = if *last { kept(chosen)? } else { run_guests(args, &chosen)? };
-    let failed = all.iter().map(|(_, told)| told.failed()).sum::<usize>();
-    let passed = all.iter().map(|(_, told)| told.passed()).sum::<usize>();
-    let skipped = all.iter().map(|(_, told)| told.skipped()).sum::<usize>();
+    let failed = all.iter().map(|(_, results)| results.failed()).sum::<usize>();
+    let passed = all.iter().map(|(_, results)| results.passed()).sum::<usize>();
+    let skipped = all.iter().map(|(_, results)| results.skipped()).sum::<usize>();
     // What fits no guest was not run, and has not passed.
     ensure!(passed + failed + skipped > 0, "vm: nothing was run: no program of those fits these guests");
     let text = table::render(&all);
     if *json {
-        for (machine, told) in &all {
-            told.stories.iter().for_each(|story| println!("{}", story.line(machine.name)));
+        for (machine, results) in &all {
+            results.stories.iter().for_each(|story| println!("{}", story.line(machine.name)));
         }
         eprint!("{text}");
         println!("{}", json!({"task": "vm", "passed": passed, "failed": failed, "skipped": skipped}));
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type All = Vec<(&'static Machine, Told)>;
+type All = Vec<(&'static Machine, GuestResults)>;
 
 fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
     let asked = programs::choose(&args.only)?;
@@ -190,9 +190,9 @@ fn run_platform(
         let (verbose, thread_each) = (*verbose, *thread_each);
         Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
-        let told = read(machine, &path)?;
-        eprint!("{}", table::summary(machine, &told));
-        all.push((machine, told));
+        let results = read(machine, &path)?;
+        eprint!("{}", table::summary(machine, &results));
+        all.push((machine, results));
     }
     Ok(all)
 }
@@ -203,7 +203,7 @@ pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
     shell::run(Command::new("cp").arg("-r").arg(unpacked.path().join(".")).arg(folder))
 }
 
-/// What the guests have told when they were last run; those that never were are left out.
+/// The results of the guests' last runs; those that never were are left out.
 fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
     let mut all = Vec::new();
     for machine in machines {
@@ -217,11 +217,11 @@ fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
     Ok(all)
 }
 
-fn read(machine: &Machine, log: &Path) -> Result<Told> {
+fn read(machine: &Machine, log: &Path) -> Result<GuestResults> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
-    let mut told = Told::read(&text);
-    expect::judge(machine, &mut told);
-    Ok(told)
+    let mut results = GuestResults::read(&text);
+    expect::judge(machine, &mut results);
+    Ok(results)
 }
 
 /// Where a guest's words are kept until it is run again.

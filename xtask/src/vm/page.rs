@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 
-use super::told::Told;
+use super::results::GuestResults;
 use super::{Machine, table};
 use crate::shell;
 
@@ -11,7 +11,7 @@ const BEGIN: &str = "<!-- from here on written by `cargo xtask vm --write` -->\n
 const END: &str = "<!-- up to here -->\n";
 
 /// Replaces the tables in the page.
-pub(super) fn write(all: &[(&Machine, Told)]) -> Result<()> {
+pub(super) fn write(all: &[(&Machine, GuestResults)]) -> Result<()> {
     let path = shell::root().join(FILE);
     let page = std::fs::read_to_string(&path).with_context(|| format!("read {FILE}"))?;
     let page = replace(&page, &table::render(all)).with_context(|| format!("{FILE} lacks its two marks"))?;

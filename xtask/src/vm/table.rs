@@ -3,30 +3,30 @@
 use std::fmt::Write as _;
 
 use super::Machine;
-use super::told::{Story, Told};
+use super::results::{GuestResults, Story};
 
 /// A line for one guest, and what went wrong in it.
-pub(super) fn summary(machine: &Machine, told: &Told) -> String {
+pub(super) fn summary(machine: &Machine, results: &GuestResults) -> String {
     let mut text = format!(
         "vm: {}: {} passed, {} failed, {} skipped\n",
         machine.name,
-        told.passed(),
-        told.failed(),
-        told.skipped()
+        results.passed(),
+        results.failed(),
+        results.skipped()
     );
-    for story in told.stories.iter().filter(|story| story.ok != Some(true)) {
+    for story in results.stories.iter().filter(|story| story.ok != Some(true)) {
         let _ = writeln!(text, "vm: {}: {}: {}", machine.name, story.title(), story.why);
     }
-    for wrong in &told.wrong {
+    for wrong in &results.wrong {
         let _ = writeln!(text, "vm: {}: {wrong}", machine.name);
     }
     text
 }
 
-type Guests<'a> = &'a [(&'a Machine, Told)];
+type Guests<'a> = &'a [(&'a Machine, GuestResults)];
 
 /// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and the figures
-/// that they told.
+/// that they measured.
 pub(super) fn render(all: Guests<'_>) -> String {
     let mut tables = vec![guests(all), backends(all), stories(all)];
     tables.extend(FIGURES.iter().filter_map(|figures| figures.rows(all)));
@@ -46,10 +46,10 @@ type Rows = Vec<Vec<String>>;
 fn guests(all: Guests<'_>) -> Rows {
     let mut rows =
         vec![["kernel", "release", "run", "passed", "failed", "skipped"].map(str::to_owned).to_vec()];
-    for (machine, told) in all {
-        let counts = [told.passed(), told.failed(), told.skipped()].map(|count| count.to_string());
-        let release = if told.release.is_empty() { "DID NOT BOOT" } else { &told.release };
-        let words = [machine.name, release, &told.when].map(str::to_owned);
+    for (machine, results) in all {
+        let counts = [results.passed(), results.failed(), results.skipped()].map(|count| count.to_string());
+        let release = if results.release.is_empty() { "DID NOT BOOT" } else { &results.release };
+        let words = [machine.name, release, &results.when].map(str::to_owned);
         rows.push(words.into_iter().chain(counts).collect());
     }
     rows
@@ -58,29 +58,29 @@ fn guests(all: Guests<'_>) -> Rows {
 /// A line for each source, a column for each guest.
 fn backends(all: Guests<'_>) -> Rows {
     let mut sources: Vec<&str> = Vec::new();
-    for (source, _) in all.iter().flat_map(|(_, told)| &told.backends) {
+    for (source, _) in all.iter().flat_map(|(_, results)| &results.backends) {
         if !sources.contains(&source.as_str()) {
             sources.push(source);
         }
     }
-    let cell = |told: &Told, source: &str| {
-        let found = told.backends.iter().find(|(name, _)| name == source);
+    let cell = |results: &GuestResults, source: &str| {
+        let found = results.backends.iter().find(|(name, _)| name == source);
         found.map_or(NOT_RUN, |(_, backend)| if backend.is_empty() { "none" } else { backend }).to_owned()
     };
-    by_guest("source", all, &sources, |told, source| cell(told, source))
+    by_guest("source", all, &sources, |results, source| cell(results, source))
 }
 
 /// A line for each story and forced backend, a column for each guest.
 fn stories(all: Guests<'_>) -> Rows {
     let mut titles: Vec<String> = Vec::new();
-    for title in all.iter().flat_map(|(_, told)| told.stories.iter().map(Story::title)) {
+    for title in all.iter().flat_map(|(_, results)| results.stories.iter().map(Story::title)) {
         if !titles.contains(&title) {
             titles.push(title);
         }
     }
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-    by_guest("story", all, &titles, |told, title| {
-        let found: Vec<_> = told.stories.iter().filter(|story| story.title() == title).collect();
+    by_guest("story", all, &titles, |results, title| {
+        let found: Vec<_> = results.stories.iter().filter(|story| story.title() == title).collect();
         let count = |ok: Option<bool>| found.iter().filter(|story| story.ok == ok).count();
         match (count(Some(false)), count(None), count(Some(true))) {
             (0, 0, 0) => NOT_RUN.to_owned(),
@@ -92,17 +92,22 @@ fn stories(all: Guests<'_>) -> Rows {
     })
 }
 
-fn by_guest(corner: &str, all: Guests<'_>, lines: &[&str], cell: impl Fn(&Told, &str) -> String) -> Rows {
+fn by_guest(
+    corner: &str,
+    all: Guests<'_>,
+    lines: &[&str],
+    cell: impl Fn(&GuestResults, &str) -> String,
+) -> Rows {
     let names = all.iter().map(|(machine, _)| machine.name.to_owned());
     let mut rows = vec![std::iter::once(corner.to_owned()).chain(names).collect::<Vec<_>>()];
     for line in lines {
-        let cells = all.iter().map(|(_, told)| cell(told, line));
+        let cells = all.iter().map(|(_, results)| cell(results, line));
         rows.push(std::iter::once((*line).to_owned()).chain(cells).collect());
     }
     rows
 }
 
-/// A table of figures that stories told, a line for each guest and story.
+/// A table of what stories measured, a line for each guest and story.
 #[derive(Debug)]
 struct Figures {
     /// What the stories are, as the head of the table has it.
@@ -145,20 +150,20 @@ const FIGURES: [Figures; 2] = [
 ];
 
 impl Figures {
-    /// Nothing where nobody told any.
+    /// Nothing where nothing was measured.
     fn rows(&self, all: Guests<'_>) -> Option<Rows> {
         let Self { title, told_by, decimals, columns } = self;
-        let told: Vec<_> = all
+        let measured: Vec<_> = all
             .iter()
-            .flat_map(|(machine, told)| told.stories.iter().map(|story| (machine.name, story)))
+            .flat_map(|(machine, results)| results.stories.iter().map(|story| (machine.name, story)))
             .filter(|(_, story)| story.value(told_by).is_some())
             .collect();
-        if told.is_empty() {
+        if measured.is_empty() {
             return None;
         }
         let head = ["kernel", title].into_iter().chain(columns.iter().map(|(_, title)| *title));
         let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-        for (kernel, story) in told {
+        for (kernel, story) in measured {
             let figures = columns.iter().map(|(key, _)| {
                 story.value(key).map_or_else(|| NOT_RUN.to_owned(), |value| format!("{value:.decimals$}"))
             });
@@ -195,7 +200,8 @@ mod tests {
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"values\": {{\"detected_by\": \"timer\"}}}}\n\
              @@vm run bpf-oom\nrunning 1 test\ntest one ... TOLD what holds: this much\nok\n@@vm end\n"
         );
-        let text = render(&[(&MACHINES[0], Told::read(&one)), (&MACHINES[1], Told::read(&two))]);
+        let text =
+            render(&[(&MACHINES[0], GuestResults::read(&one)), (&MACHINES[1], GuestResults::read(&two))]);
         for line in [
             "| a | ok | – |",
             "| b | **FAILED** | – |",

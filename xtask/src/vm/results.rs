@@ -1,4 +1,4 @@
-//! What a guest told, read from its log.
+//! The results of a guest, read from its log.
 
 use serde_json::{Value, json};
 
@@ -8,9 +8,9 @@ use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
 use crate::test::report::Report;
 
-/// What a guest told.
+/// The results of a guest.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct GuestResults {
     /// `uname -r`; empty if it did not boot.
     pub(super) release: String,
     /// The kernel's package, the day of the run and the host's load.
@@ -51,7 +51,7 @@ impl Story {
         }
     }
 
-    /// As the program told it, with the kernel.
+    /// As the program printed it, with the kernel.
     pub(super) fn line(&self, kernel: &str) -> Value {
         let mut line = self.line.clone();
         line["kernel"] = json!(kernel);
@@ -59,7 +59,7 @@ impl Story {
     }
 
     /// What the table says of it where it came true: another backend may have been first, and a test may have
-    /// something to tell.
+    /// something to report.
     pub(super) fn cell(&self) -> String {
         match self.line["cell"].as_str() {
             Some(cell) => cell.to_owned(),
@@ -72,7 +72,7 @@ impl Story {
         }
     }
 
-    /// A figure that it told.
+    /// A number that it measured.
     pub(super) fn value(&self, key: &str) -> Option<f64> {
         self.line["values"][key].as_f64()
     }
@@ -96,7 +96,7 @@ fn is_backend(detected_by: &str, backend: &str) -> bool {
     }
 }
 
-impl Told {
+impl GuestResults {
     pub(super) fn passed(&self) -> usize {
         self.stories.iter().filter(|story| story.ok == Some(true)).count()
     }
@@ -112,29 +112,30 @@ impl Told {
     /// What the lines of a guest say.
     pub(super) fn read(text: &str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
-        let mut told = Self::default();
+        let mut results = Self::default();
         let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
-        host.unwrap_or_default().clone_into(&mut told.when);
-        told.wrong
+        host.unwrap_or_default().clone_into(&mut results.when);
+        results
+            .wrong
             .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
         let release = section(&lines, "release");
-        told.release = release.first().map(|line| (*line).to_owned()).unwrap_or_default();
-        if told.release.is_empty() {
-            told.wrong.push("it did not boot".to_owned());
-            return told;
+        results.release = release.first().map(|line| (*line).to_owned()).unwrap_or_default();
+        if results.release.is_empty() {
+            results.wrong.push("it did not boot".to_owned());
+            return results;
         }
-        told.read_check(&section(&lines, "check").concat());
+        results.read_check(&section(&lines, "check").concat());
         for name in lines.iter().filter_map(|line| marked(line)?.strip_prefix(RUN)) {
-            told.read_program(name, &lines);
+            results.read_program(name, &lines);
         }
-        if lines.iter().all(|line| marked(line) != Some(END)) && told.wrong.is_empty() {
-            told.wrong.push("its log was cut off".to_owned());
+        if lines.iter().all(|line| marked(line) != Some(END)) && results.wrong.is_empty() {
+            results.wrong.push("its log was cut off".to_owned());
         }
         let leftovers = section(&lines, LEFTOVERS);
         if !leftovers.is_empty() {
-            told.wrong.push(format!("{} cgroups are left over", leftovers.len()));
+            results.wrong.push(format!("{} cgroups are left over", leftovers.len()));
         }
-        told
+        results
     }
 
     fn read_check(&mut self, text: &str) {
@@ -163,11 +164,12 @@ impl Told {
         match kind {
             Some(Kind::Stories) => {
                 let parsed = output.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-                let told: Vec<_> = parsed.filter(|line| line.get("story").is_some()).map(Story::of).collect();
-                if told.is_empty() {
-                    self.wrong.push(format!("{name} told no story"));
+                let stories: Vec<_> =
+                    parsed.filter(|line| line.get("story").is_some()).map(Story::of).collect();
+                if stories.is_empty() {
+                    self.wrong.push(format!("{name} reported no story"));
                 }
-                self.stories.extend(told);
+                self.stories.extend(stories);
             }
             Some(Kind::Tests) => {
                 self.stories.extend(rows(name, &Report::read(name, &output.join("\n"))));
@@ -236,40 +238,44 @@ mod tests {
 
     #[test]
     fn what_a_guest_says_is_understood() {
-        let told = Told::read(&format!(
-            "{HEAD}@@vm run demo\nhard: a tale\n{{\"story\": \"hard\", \"ok\": true, \"values\": {{\"x\": 2.5}}}}\n\
+        let results = GuestResults::read(&format!(
+            "{HEAD}@@vm run demo\nhard: text\n{{\"story\": \"hard\", \"ok\": true, \"values\": {{\"x\": 2.5}}}}\n\
              {{\"story\": \"soft\", \"ok\": false, \"why\": \"late\", \"forced\": \"timer\"}}\n\
              {{\"task\": \"demo\"}}\n@@vm status demo 1\n@@vm leftovers\n@@vm end\n"
         ));
-        assert_eq!(told.release, "6.1.0");
-        assert_eq!(told.backends, [("oom".to_owned(), "r".to_owned())]);
-        assert_eq!((told.passed(), told.failed(), told.skipped()), (1, 1, 0), "{told:?}");
-        assert_eq!(told.stories[1].title(), "soft (timer forced)");
-        assert_eq!(told.stories[0].value("x"), Some(2.5));
-        assert_eq!(told.stories[0].line("6.1")["kernel"], json!("6.1"));
+        assert_eq!(results.release, "6.1.0");
+        assert_eq!(results.backends, [("oom".to_owned(), "r".to_owned())]);
+        assert_eq!((results.passed(), results.failed(), results.skipped()), (1, 1, 0), "{results:?}");
+        assert_eq!(results.stories[1].title(), "soft (timer forced)");
+        assert_eq!(results.stories[0].value("x"), Some(2.5));
+        assert_eq!(results.stories[0].line("6.1")["kernel"], json!("6.1"));
     }
 
     #[test]
     fn a_guest_that_does_not_boot_or_leaves_something_has_failed() {
-        assert_eq!(Told::read("SeaBIOS\nKernel panic\n").failed(), 1);
-        let told = Told::read(
+        assert_eq!(GuestResults::read("SeaBIOS\nKernel panic\n").failed(), 1);
+        let results = GuestResults::read(
             "@@vm release\n6.1\n@@vm check\nnothing\n@@vm run demo\n@@vm status demo 0\n\
              @@vm leftovers\n/sys/fs/cgroup/x\n@@vm end\n",
         );
-        assert_eq!(told.failed(), 3, "{told:?}");
+        assert_eq!(results.failed(), 3, "{results:?}");
     }
 
     #[test]
     fn a_program_that_ends_badly_or_not_at_all_has_failed() {
         let row = "{\"story\": \"hard\", \"ok\": true}\n";
         let kernel = "@@kernel [ 9.5] Out of memory: Killed process 7";
-        let told = Told::read(&format!(
+        let results = GuestResults::read(&format!(
             "{HEAD}@@vm run demo\n{row}error: x\n{kernel}\n@@vm status demo 101\n@@vm end\n"
         ));
-        assert_eq!(told.wrong, ["demo ended with 101; it said last: error: x"]);
-        let told = Told::read(&format!("{HEAD}@@vm run demo\n{row}@@vm wrong it did not end in time\n"));
-        assert_eq!(told.wrong, ["it did not end in time", "demo did not end"]);
-        assert_eq!(Told::read(&format!("{HEAD}@@vm run demo\n{row}@@vm status demo 0\n")).wrong.len(), 1);
+        assert_eq!(results.wrong, ["demo ended with 101; it said last: error: x"]);
+        let results =
+            GuestResults::read(&format!("{HEAD}@@vm run demo\n{row}@@vm wrong it did not end in time\n"));
+        assert_eq!(results.wrong, ["it did not end in time", "demo did not end"]);
+        assert_eq!(
+            GuestResults::read(&format!("{HEAD}@@vm run demo\n{row}@@vm status demo 0\n")).wrong.len(),
+            1
+        );
     }
 
     #[test]

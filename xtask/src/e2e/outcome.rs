@@ -1,4 +1,4 @@
-//! What a story's process has said: its verdict, and what it measured.
+//! How a story ended, and what it measured, from the output of its process.
 
 use serde_json::{Map, Value, json};
 
@@ -7,9 +7,9 @@ use crate::test::report::Report;
 /// A story begins a line with this that machines are to read; as in `tests/src/story.rs`.
 const MARK: &str = "STORY ";
 
-/// A story that was told.
+/// A story that was run.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Outcome {
     name: String,
     pub(super) end: End,
     /// Microseconds from the first moment, by name.
@@ -25,7 +25,7 @@ pub(super) enum End {
     Skipped(String),
 }
 
-impl Told {
+impl Outcome {
     pub(super) fn read(name: &str, report: &Report, text: &str) -> Self {
         let end = match (report.failed.first(), report.skipped.first()) {
             (Some(failed), _) => End::Failed(why(text).unwrap_or_else(|| failed.clone())),
@@ -33,7 +33,7 @@ impl Told {
                 End::Skipped(skipped.split_once(": ").map_or(skipped.as_str(), |(_, why)| why).to_owned())
             }
             (None, None) if report.passed == 1 => End::Passed,
-            (None, None) => End::Failed("the story was not told".to_owned()),
+            (None, None) => End::Failed("the story was not run".to_owned()),
         };
         let said: Option<Value> = text
             .lines()
@@ -95,8 +95,8 @@ fn why(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn told(output: &str) -> Told {
-        Told::read("a::story", &Report::read("e2e", output), output)
+    fn read(output: &str) -> Outcome {
+        Outcome::read("a::story", &Report::read("e2e", output), output)
     }
 
     const END: &str =
@@ -107,7 +107,7 @@ mod tests {
         let text = format!(
             "running 1 test\nSTORY {{\"timeline\":{{\"seen_us\":7}},\"values\":{{\"n\":3}}}}\ntest a::story ... ok\n{END}"
         );
-        let line = told(&text).line();
+        let line = read(&text).line();
         assert_eq!(
             line,
             json!({"story": "a::story", "ok": true, "timeline": {"seen_us": 7}, "values": {"n": 3}})
@@ -119,14 +119,14 @@ mod tests {
         let text = "running 1 test\ntest a::story ... FAILED\n\nfailures:\n\n---- a::story stdout ----\n\
             thread 'a::story' (7) panicked at x.rs:1:2:\nassertion failed\n  left: 1\nnote: run with\n\n\
             failures:\n    a::story\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(told(text).end, End::Failed("x.rs:1:2: assertion failed |   left: 1".to_owned()));
+        assert_eq!(read(text).end, End::Failed("x.rs:1:2: assertion failed |   left: 1".to_owned()));
     }
 
     #[test]
     fn a_skip_is_no_success_and_silence_is_a_failure() {
         let text = format!("running 1 test\nSKIPPED a::story: no Go\ntest a::story ... ok\n{END}");
-        assert_eq!(told(&text).end, End::Skipped("no Go".to_owned()));
-        assert!(matches!(told("running 1 test\n").end, End::Failed(_)));
-        assert!(matches!(told("").end, End::Failed(_)));
+        assert_eq!(read(&text).end, End::Skipped("no Go".to_owned()));
+        assert!(matches!(read("running 1 test\n").end, End::Failed(_)));
+        assert!(matches!(read("").end, End::Failed(_)));
     }
 }
