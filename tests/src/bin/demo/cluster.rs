@@ -24,7 +24,7 @@ const PLAN: Plan<'_> =
 const WEB: u64 = 64;
 const SHOP: u64 = 16;
 
-pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
     let binaries = Binaries::find().map_err(|why| Error::new(Skip(why)))?;
     let mut node = scene.node(MEMORY, PIDS)?;
     scene.printer.line("wait", "etcd and kube-apiserver start");

@@ -93,7 +93,7 @@ impl Shortage {
     }
 }
 
-pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Result<()> {
     let disk = disk(scene)?;
     let mut node = scene.node(MEMORY, PIDS)?;
     let with_volume = |spec: PodSpec| PodSpec { volume: Some(VOLUME), ..spec };
@@ -135,7 +135,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> R
     };
     let dead = death.at(scene.interrupt, GUARD)?;
     turn.end(scene)?;
-    put_down(scene, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
+    record(scene, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
 
     // The kubelet removes the volumes of a pod that has ended.
     fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
@@ -192,7 +192,7 @@ fn describe(scene: &Scene<'_>, shortage: Shortage, threshold: u64) {
     scene.printer.line("pod", format_args!("batch/report      takes {rate} {unit} a second, 16Mi requested"));
 }
 
-fn put_down(
+fn record(
     scene: &mut Scene<'_>,
     shortage: Shortage,
     record: &Record,

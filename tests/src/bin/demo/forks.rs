@@ -26,7 +26,7 @@ const BOMB: u64 = 220;
 /// Forks per second.
 const RATE: &str = "400";
 
-pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
@@ -58,7 +58,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     };
     let dead = death.at(scene.interrupt, GUARD)?;
 
-    put_down(scene, &Record::read(&stamps)?, before, &decision, dead)?;
+    record(scene, &Record::read(&stamps)?, before, &decision, dead)?;
     check_bomb(scene, &node, report, before)?;
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
@@ -82,7 +82,7 @@ fn describe(scene: &Scene<'_>) {
     scene.printer.line("pod", format_args!("batch/report      forks {RATE} a second, bounded at {BOMB}"));
 }
 
-fn put_down(scene: &mut Scene<'_>, record: &Record, before: u64, decision: &Event, dead: u64) -> Result<()> {
+fn record(scene: &mut Scene<'_>, record: &Record, before: u64, decision: &Event, dead: u64) -> Result<()> {
     let line = PIDS - THRESHOLD;
     let forks = (line + 1).checked_sub(before).context("the line was passed before the bomb")?;
     let taken = line + 1;

@@ -18,7 +18,7 @@ const LIMIT: u64 = 64;
 /// The first process, its child that grows, and one that holds.
 const PROCESSES: u64 = 3;
 
-pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let spec = PodSpec { request_mib: 32, limit_mib: Some(LIMIT), ..pods::checkout() };
     let checkout = node.add(spec)?;
@@ -50,15 +50,15 @@ pub(crate) fn tell(scene: &mut Scene<'_>) -> Result<()> {
     scene.interrupt.until("the kernel kills the container", GUARD, || {
         Ok(app.group.processes().is_empty().then_some(()))
     })?;
-    let told = agent.wait_for("of all victims", GUARD, |event| {
+    let event = agent.wait_for("of all victims", GUARD, |event| {
         event.kind() == "oom_kill" && event.number("oom_group_kills") >= Some(PROCESSES)
     })?;
     scene.check(
-        "the agent tells of one kill of the container's whole group",
-        told.number("oom_group") == Some(id) && told.number("oom_group_kills") == Some(PROCESSES),
-        format_args!("{}", told.value),
+        "the agent reports one kill of the container's whole group",
+        event.number("oom_group") == Some(id) && event.number("oom_group_kills") == Some(PROCESSES),
+        format_args!("{}", event.value),
     );
-    let (owner, limit) = (told.text("limit_scope"), told.number("limit"));
+    let (owner, limit) = (event.text("limit_scope"), event.number("limit"));
     scene.check(
         "at the container's own limit",
         owner == "container" && limit == Some(LIMIT * MIB),

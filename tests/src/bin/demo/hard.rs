@@ -40,7 +40,7 @@ const GRAIN: u64 = 1 << 20;
 /// inactive then, and so working set, though nobody grew by it.
 const RECLAIMED: u64 = 4 << 20;
 
-pub(crate) fn tell(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;

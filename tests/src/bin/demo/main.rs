@@ -1,11 +1,12 @@
 //! The demo: short stories on a node in small, with real cgroups, real processes and real kernel
-//! events, each ended by a verdict that is checked from outside the agent.
+//! events, each with checks from outside the agent.
 //!
-//! `cargo xtask demo` builds what it needs and tells seven of them; `cargo xtask vm` tells all, also
+//! `cargo xtask demo` builds what it needs and runs seven of them; `cargo xtask vm` runs all, also
 //! those that need a machine of their own, and the same with each backend of a source.
 #![forbid(unsafe_code)]
 
 mod backends;
+mod checks;
 mod cluster;
 mod disk;
 mod forks;
@@ -20,7 +21,6 @@ mod scene;
 mod soft;
 mod timeline;
 mod twist;
-mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,39 +31,39 @@ use tests::interrupt::{self, Interrupt, Interrupted};
 use tests::node::MIB;
 use tests::{agent, workload};
 
+use crate::checks::End;
 use crate::disk::Shortage;
 use crate::hard::Cache;
 use crate::oom::Level;
 use crate::print::Printer;
 use crate::scene::{Forced, Scene, Skip};
 use crate::twist::Twist;
-use crate::verdict::End;
 
 #[derive(Debug, Parser)]
 #[command(about = "Tells short stories of node pressure with the real agent, and checks each")]
 struct Args {
-    /// Print the verdicts as JSON lines on standard output, and the tale on standard error
+    /// Print the results as JSON lines on standard output, and the text on standard error
     #[arg(long)]
     json: bool,
     /// The agent's file; default: beside this program
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// Fail if a story was skipped, as on a machine that is known to tell them all
+    /// Fail if a story was skipped, as on a machine that is known to run them all
     #[arg(long)]
     deny_skips: bool,
-    /// This machine may be brought to its limits, for it is nobody else's: tell the stories that do
+    /// This machine may be brought to its limits, for it is nobody else's: run the stories that do
     #[arg(long)]
     own_machine: bool,
     /// This machine is slow, as an emulated one is: grace periods are longer
     #[arg(long)]
     slow: bool,
-    /// Tell the stories of a source with each of the backends below the best that it has here
+    /// Run the stories of a source with each of the backends below the best that it has here
     #[arg(long, conflicts_with_all = ["stories", "own_machine"])]
     each_backend: bool,
-    /// Tell the story with a real API server instead
+    /// Run the story with a real API server instead
     #[arg(long, conflicts_with_all = ["stories", "own_machine", "each_backend"])]
     cluster: bool,
-    /// Tell only the stories of these names
+    /// Run only the stories of these names
     #[arg(value_name = "STORY")]
     stories: Vec<String>,
 }
@@ -73,10 +73,10 @@ struct Story {
     name: &'static str,
     subject: &'static str,
     when: When,
-    tell: fn(&mut Scene<'_>) -> Result<()>,
+    run: fn(&mut Scene<'_>) -> Result<()>,
 }
 
-/// When a story is told.
+/// When a story is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// Unless others are named.
@@ -94,109 +94,104 @@ const STORIES: [Story; 18] = [
         name: "hard",
         subject: "a runaway grows past memory.available",
         when: When::Always,
-        tell: |scene| hard::tell(scene, Cache::Empty, Twist::None),
+        run: |scene| hard::run(scene, Cache::Empty, Twist::None),
     },
     Story {
         name: "hard, page cache full",
         subject: "the same with the page cache full, which is how nodes are",
         when: When::Always,
-        tell: |scene| hard::tell(scene, Cache::Full, Twist::None),
+        run: |scene| hard::run(scene, Cache::Full, Twist::None),
     },
     Story {
         name: "soft",
         subject: "a spike is forgiven, a longer one is not",
         when: When::Always,
-        tell: |scene| soft::tell(scene, Twist::None),
+        run: |scene| soft::run(scene, Twist::None),
     },
     Story {
         name: "oom",
         subject: "the kernel kills at a container's own limit, which is no eviction",
         when: When::Always,
-        tell: |scene| oom::tell(scene, Level::Container),
+        run: |scene| oom::run(scene, Level::Container),
     },
-    Story {
-        name: "forks",
-        subject: "a fork bomb eats the process ids",
-        when: When::Always,
-        tell: forks::tell,
-    },
+    Story { name: "forks", subject: "a fork bomb eats the process ids", when: When::Always, run: forks::run },
     Story {
         name: "disk",
         subject: "a pod fills nodefs",
         when: When::Always,
-        tell: |scene| disk::tell(scene, Shortage::Bytes, Twist::None),
+        run: |scene| disk::run(scene, Shortage::Bytes, Twist::None),
     },
     Story {
         name: "inodes",
         subject: "a pod takes the inodes of nodefs",
         when: When::Always,
-        tell: |scene| disk::tell(scene, Shortage::Inodes, Twist::None),
+        run: |scene| disk::run(scene, Shortage::Inodes, Twist::None),
     },
     Story {
         name: "oom, pod",
         subject: "the kernel kills at a pod's limit, which no container has",
         when: When::Asked,
-        tell: |scene| oom::tell(scene, Level::Pod),
+        run: |scene| oom::run(scene, Level::Pod),
     },
     Story {
         name: "oom, group",
         subject: "the kernel kills a whole container (memory.oom.group), which is one story",
         when: When::Asked,
-        tell: group::tell,
+        run: group::run,
     },
     Story {
         name: "hard, cgroups come and go",
         subject: "pods are made and removed all the while",
         when: When::Asked,
-        tell: |scene| hard::tell(scene, Cache::Empty, Twist::Churn),
+        run: |scene| hard::run(scene, Cache::Empty, Twist::Churn),
     },
     Story {
         name: "beside earlyoom, 128 MiB/s",
         subject: "how far beyond the line, and how far with earlyoom in our place",
         when: When::Asked,
-        tell: |scene| peer::tell(scene, 128 * MIB),
+        run: |scene| peer::run(scene, 128 * MIB),
     },
     Story {
         name: "beside earlyoom, full speed",
         subject: "the same as fast as it goes",
         when: When::Asked,
-        tell: |scene| peer::tell(scene, 0),
+        run: |scene| peer::run(scene, 0),
     },
     Story {
         name: "oom, node",
         subject: "the machine itself has no memory left",
         when: When::OwnMachine,
-        tell: |scene| oom::tell(scene, Level::Node),
+        run: |scene| oom::run(scene, Level::Node),
     },
     Story {
         name: "hard, a CPU goes",
         subject: "a CPU is unplugged while the agent watches",
         when: When::OwnMachine,
-        tell: |scene| hard::tell(scene, Cache::Empty, Twist::CpuGoes),
+        run: |scene| hard::run(scene, Cache::Empty, Twist::CpuGoes),
     },
     Story {
         name: "hard, the clock steps",
         subject: "the wall clock jumps an hour forth and a day back",
         when: When::OwnMachine,
-        tell: |scene| hard::tell(scene, Cache::Empty, Twist::ClockSteps),
+        run: |scene| hard::run(scene, Cache::Empty, Twist::ClockSteps),
     },
     Story {
         name: "soft, the clock steps",
         subject: "a grace period is no shorter and no longer for it",
         when: When::OwnMachine,
-        tell: |scene| soft::tell(scene, Twist::ClockSteps),
+        run: |scene| soft::run(scene, Twist::ClockSteps),
     },
     Story {
         name: "disk, the clock steps",
         subject: "a pod fills nodefs after the wall clock has jumped",
         when: When::OwnMachine,
-        tell: |scene| disk::tell(scene, Shortage::Bytes, Twist::ClockSteps),
+        run: |scene| disk::run(scene, Shortage::Bytes, Twist::ClockSteps),
     },
     Story {
         name: "cluster",
         subject: "a runaway is evicted through a real API server",
         when: When::Cluster,
-        tell: cluster::tell,
+        run: cluster::run,
     },
 ];
 
@@ -206,7 +201,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<bool> {
     let Args { json, agent, deny_skips, own_machine, slow, each_backend, cluster, stories } = args;
-    let told = match cluster {
+    let selected = match cluster {
         true => STORIES.iter().filter(|story| story.when == When::Cluster).collect(),
         false => chosen(stories, *own_machine)?,
     };
@@ -214,8 +209,8 @@ fn run(args: &Args) -> Result<bool> {
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
     let printer = Printer::new(*json);
-    let mut teller = Teller {
-        stage: (&agent, &workload, &interrupt, &printer),
+    let mut runner = Runner {
+        parts: (&agent, &workload, &interrupt, &printer),
         passed: 0,
         failed: 0,
         skipped: 0,
@@ -225,37 +220,37 @@ fn run(args: &Args) -> Result<bool> {
         for backends in backends::FORCED_SOURCES {
             for forced in backends.below_the_best(&agent)? {
                 for story in STORIES.iter().filter(|story| backends.stories.contains(&story.name)) {
-                    teller.tell(story, Some(&forced))?;
+                    runner.run(story, Some(&forced))?;
                 }
             }
         }
     } else {
-        told.into_iter().try_for_each(|story| teller.tell(story, None))?;
+        selected.into_iter().try_for_each(|story| runner.run(story, None))?;
     }
-    let Teller { stage: _, passed, failed, skipped, slow: _ } = teller;
+    let Runner { parts: _, passed, failed, skipped, slow: _ } = runner;
     printer.total(passed, failed, skipped);
     Ok(failed == 0 && !(*deny_skips && skipped > 0))
 }
 
-/// Tells stories, and counts how they ended.
-struct Teller<'a> {
-    stage: (&'a Path, &'a Path, &'a Interrupt, &'a Printer),
+/// Runs stories, and counts how they ended.
+struct Runner<'a> {
+    parts: (&'a Path, &'a Path, &'a Interrupt, &'a Printer),
     passed: usize,
     failed: usize,
     skipped: usize,
     slow: bool,
 }
 
-impl Teller<'_> {
-    fn tell(&mut self, story: &Story, forced: Option<&Forced>) -> Result<()> {
-        let (agent, workload, interrupt, printer) = self.stage;
+impl Runner<'_> {
+    fn run(&mut self, story: &Story, forced: Option<&Forced>) -> Result<()> {
+        let (agent, workload, interrupt, printer) = self.parts;
         printer.title(story.name, story.subject);
         let mut scene = Scene::new(agent, workload, interrupt, printer);
         scene.slow = self.slow;
         scene.forced = forced;
-        let told = (story.tell)(&mut scene);
+        let result = (story.run)(&mut scene);
         scene.check_recordings();
-        let end = match told {
+        let end = match result {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
                 Ok(Skip(why)) => End::Skipped(why),

@@ -60,7 +60,7 @@ impl Level {
     }
 }
 
-pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     // With a bound beyond the machine's own memory, that comes first.
     let memory = if level == Level::Node { 4 * meminfo::total()? } else { MEMORY };
     let mut node = scene.node(memory, PIDS)?;
@@ -108,10 +108,10 @@ pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
         .interrupt
         .until("the kernel kills the child", GUARD, || Ok((!process::is_alive(child)).then_some(())))?;
     let ended = main.wait_event("child-ended")?;
-    let told = agent.wait_for("of the OOM kill", GUARD, |event| event.kind() == "oom_kill")?;
+    let event = agent.wait_for("of the OOM kill", GUARD, |event| event.kind() == "oom_kill")?;
 
-    put_down(scene, &Record::read(&stamps)?, &ended, &told)?;
-    check_told(scene, &told, child, pod, level)?;
+    record(scene, &Record::read(&stamps)?, &ended, &event)?;
+    check_event(scene, &event, child, pod, level)?;
     let kills = app.group.oom_kills()?.saturating_sub(kills_before);
     scene.check("the kernel counts one OOM kill in that container", kills == 1, format_args!("{kills}"));
     let signal = ended.get("signal").and_then(Value::as_u64);
@@ -127,7 +127,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
         .count();
     let kills = heard.iter().filter(|event| event.kind() == "oom_kill").count();
     scene.check(
-        "told once, and nothing was evicted",
+        "reported once, and nothing was evicted",
         acted == 0 && kills == 1,
         format_args!("{acted} acts, {kills} kills"),
     );
@@ -139,40 +139,40 @@ pub(crate) fn tell(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     Ok(())
 }
 
-fn put_down(scene: &mut Scene<'_>, record: &Record, ended: &Value, told: &Event) -> Result<()> {
+fn record(scene: &mut Scene<'_>, record: &Record, ended: &Value, event: &Event) -> Result<()> {
     let last = record.last().context("the child has stamped nothing")?;
     let what = format!("the child's own last stamp, {} MiB touched", last.bytes / MIB);
     scene.timeline = Timeline::crossed(last.ns, what);
-    if let Some(at) = told.number("mono_ns") {
+    if let Some(at) = event.number("mono_ns") {
         scene.timeline.mark("kernel", at, "the kernel chose its victim");
     }
     let dead = ended.get("ns").and_then(Value::as_u64).context("the time of the child's end")?;
     scene.timeline.mark("dead", dead, "its parent has seen its end");
-    scene.timeline.mark("seen", told.heard_ns, "the agent had told of it");
+    scene.timeline.mark("seen", event.heard_ns, "the agent had reported it");
     scene.printer.timeline(scene);
     for key in ["pid", "comm", "pod", "container", "limit_scope", "inferred", "usage", "limit", "anon"] {
-        scene.value(key, told.value.get(key).cloned().unwrap_or(Value::Null));
+        scene.value(key, event.value.get(key).cloned().unwrap_or(Value::Null));
     }
     Ok(())
 }
 
 /// The agent's own words about it.
-fn check_told(scene: &mut Scene<'_>, told: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
+fn check_event(scene: &mut Scene<'_>, event: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
     let app = pod.containers.first().context("the pod has no container")?;
-    let victim = told.number("pid");
+    let victim = event.number("pid");
     scene.check(
         format!("the agent names the victim, process {child}"),
         victim == Some(child.into()),
         format_args!("process {victim:?}"),
     );
-    let container = told.text("container");
+    let container = event.text("container");
     let of_app = container == app.name || container.contains(&app.id);
     scene.check(
         "in container app of shop/checkout",
-        of_app && told.pod() == pod.full_name() && told.text("pod_uid") == pod.uid(),
-        format_args!("container `{container}` of {} ({})", told.pod(), told.text("pod_uid")),
+        of_app && event.pod() == pod.full_name() && event.text("pod_uid") == pod.uid(),
+        format_args!("container `{container}` of {} ({})", event.pod(), event.text("pod_uid")),
     );
-    let (owner, limit) = (told.text("limit_scope"), told.number("limit"));
+    let (owner, limit) = (event.text("limit_scope"), event.number("limit"));
     scene.check(
         format!("whose limit it was: {}", level.owner()),
         owner == level.owner() && (limit.is_none() || limit == level.limit()),

@@ -30,7 +30,7 @@ const LINE: u64 = 520 * MIB;
 const SIZE: u64 = 900 * MIB;
 /// Of each; medians are compared.
 const RUNS: usize = 3;
-/// Growth is stamped in steps of this, so nothing smaller is told apart.
+/// Growth is stamped in steps of this, so nothing smaller can be seen.
 const GRAIN_MIB: f64 = 0.25;
 
 const KERNEL_KILL: &str =
@@ -54,7 +54,7 @@ struct WithKernelKill {
     otherwise: Option<String>,
 }
 
-pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
     let (mut ours, mut theirs, mut kernel_kills) = (Vec::new(), Vec::new(), Vec::new());
     // In turn, so that what else the machine does hits all.
@@ -78,7 +78,7 @@ pub(crate) fn tell(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
     if kernel_kills.is_empty() {
         scene.printer.line(
             "kernel kill",
-            "no program that sees charges can be used here, so none could carry out a verdict",
+            "no program that sees charges can be used here, so none could carry out a kill order",
         );
     } else {
         let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.otherwise.as_deref()).collect();
@@ -112,7 +112,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A node of one pod, and the runaway in it, ready to go.
-fn stage(scene: &Scene<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
+fn prepare(scene: &Scene<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let report = node.add(pods::report())?;
     let stamps = node.file("stamps");
@@ -145,7 +145,7 @@ fn follow(
 }
 
 fn with_agent(scene: &mut Scene<'_>, rate: u64) -> Result<Overshoot> {
-    let (node, hog, stamps) = stage(scene, rate)?;
+    let (node, hog, stamps) = prepare(scene, rate)?;
     let base = node.working_set()?;
     let agent = scene.agent(&node, &kubelet(base), "charge")?;
     let overshoot = follow(scene, &node, hog, &stamps, base, Signal::TERM)?;
@@ -160,7 +160,7 @@ fn kubelet(base: u64) -> Value {
 
 /// Nothing where no program sees charges.
 fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
-    let (node, hog, stamps) = stage(scene, rate)?;
+    let (node, hog, stamps) = prepare(scene, rate)?;
     let base = node.working_set()?;
     let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(KERNEL_KILL))?;
     if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
@@ -168,12 +168,12 @@ fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKerne
         return Ok(None);
     }
     let overshoot = follow(scene, &node, hog, &stamps, base, Signal::KILL)?;
-    let told = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
+    let event = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
         "kernel_kill" => true,
         "eviction_decision" => event.text("detected_by") != "kernel_kill",
         _ => false,
     })?;
-    let otherwise = match told.kind() {
+    let otherwise = match event.kind() {
         "kernel_kill" => None,
         _ => Some(agent.metrics()?.said("eviction_agent_kernel_kill")),
     };
@@ -182,7 +182,7 @@ fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKerne
 }
 
 fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
-    let (node, hog, stamps) = stage(scene, rate)?;
+    let (node, hog, stamps) = prepare(scene, rate)?;
     let available = meminfo::available()?;
     let limit = available.checked_sub(LINE).context("this machine has too little memory")? / 1024;
     let [loader, program] = earlyoom;

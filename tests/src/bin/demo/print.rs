@@ -1,13 +1,13 @@
-//! The tale for people, the verdicts for machines.
+//! Text for people, JSON lines for machines.
 
 use std::fmt::Display;
 use std::io::Write as _;
 
 use serde_json::json;
 
+use crate::checks::{Check, End};
 use crate::scene::Scene;
 use crate::timeline::millis;
-use crate::verdict::{Check, End};
 
 /// Where the two go: to people on standard output, unless machines read that.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Printer {
     }
 
     /// A line for people. Who no longer listens is no reason to stop: the groups must go.
-    fn tell(&self, line: impl Display) {
+    fn print(&self, line: impl Display) {
         let _ = if self.json {
             writeln!(std::io::stderr(), "{line}")
         } else {
@@ -37,12 +37,12 @@ impl Printer {
 
     /// How a story begins.
     pub(crate) fn title(&self, name: &str, subject: &str) {
-        self.tell(format_args!("{name}: {subject}"));
+        self.print(format_args!("{name}: {subject}"));
     }
 
     /// Something that is so, or that happens.
     pub(crate) fn line(&self, what: &str, text: impl Display) {
-        self.tell(format_args!("  {what:<8}{text}"));
+        self.print(format_args!("  {what:<8}{text}"));
     }
 
     /// What a check came to.
@@ -57,7 +57,7 @@ impl Printer {
     /// The moments of a story.
     pub(crate) fn timeline(&self, scene: &Scene<'_>) {
         for mark in scene.timeline.sorted() {
-            self.tell(format_args!("{:>10} ms  {:<9}{}", millis(mark.us), mark.key, mark.what));
+            self.print(format_args!("{:>10} ms  {:<9}{}", millis(mark.us), mark.key, mark.what));
         }
     }
 
@@ -70,13 +70,13 @@ impl Printer {
             "values": scene.values,
         });
         match end {
-            End::Passed => self.tell("  PASSED\n"),
+            End::Passed => self.print("  PASSED\n"),
             End::Failed(why) => {
-                self.tell(format_args!("  FAILED  {why}\n"));
+                self.print(format_args!("  FAILED  {why}\n"));
                 line["why"] = json!(why);
             }
             End::Skipped(why) => {
-                self.tell(format_args!("  SKIPPED {name}: {why}\n"));
+                self.print(format_args!("  SKIPPED {name}: {why}\n"));
                 line["skipped"] = json!(true);
                 line["why"] = json!(why);
             }
@@ -92,7 +92,7 @@ impl Printer {
 
     /// How they all ended.
     pub(crate) fn total(&self, passed: usize, failed: usize, skipped: usize) {
-        self.tell(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
+        self.print(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
         self.emit(&json!({"task": "demo", "passed": passed, "failed": failed, "skipped": skipped}));
     }
 }

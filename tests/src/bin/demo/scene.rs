@@ -15,9 +15,9 @@ use tests::node::{Node, Pod};
 use tests::process::HANG;
 use tests::workload::Workload;
 
+use crate::checks::{Check, Checks};
 use crate::print::Printer;
 use crate::timeline::Timeline;
-use crate::verdict::{Check, Checks};
 
 /// This machine cannot run the story: why.
 #[derive(Debug)]
@@ -34,14 +34,14 @@ impl std::error::Error for Skip {}
 /// A guard against what hangs, no measure of speed.
 pub(crate) const GUARD: Duration = HANG;
 
-/// The stage of one story, and what is put down about it.
+/// What one story runs in, and what is recorded of it.
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
     agent: &'a Path,
     workload: &'a Path,
     /// Ctrl-C.
     pub(crate) interrupt: &'a Interrupt,
-    /// The tale.
+    /// The output.
     pub(crate) printer: &'a Printer,
     /// What was checked.
     pub(crate) checks: Checks,
@@ -90,7 +90,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Makes the node; a machine on which none can be made cannot tell the story.
+    /// Makes the node; a machine on which none can be made cannot run the story.
     pub(crate) fn node(&self, memory: u64, pids: u64) -> Result<Node> {
         self.interrupt.check()?;
         Node::new("demo", memory, pids).map_err(|error| {
@@ -179,7 +179,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Waits for the agent's decision and for what it says came of it; `None` if that is another
-    /// pod, another signal or no end: then there is no story to be told.
+    /// pod, another signal or no end: then the story ends.
     pub(crate) fn eviction(&mut self, agent: &mut Agent, signal: &str, pod: &Pod) -> Result<Option<Event>> {
         let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
         let (chosen, reason) = (decision.pod(), decision.text("signal"));

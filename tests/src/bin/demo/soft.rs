@@ -33,7 +33,7 @@ const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[],
 /// The agent looks at least once in that time while a threshold is met.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(crate) fn tell(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
+pub(crate) fn run(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
     let mut node = scene.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;

@@ -1,4 +1,4 @@
-//! What happens to the machine while a story is told.
+//! What happens to the machine while a story runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

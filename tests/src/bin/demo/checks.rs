@@ -9,7 +9,7 @@ pub(crate) enum End {
     Passed,
     /// Not as it should: what was expected and what was seen.
     Failed(String),
-    /// It cannot be told here: why.
+    /// It cannot be run here: why.
     Skipped(String),
 }
 
@@ -41,7 +41,7 @@ impl Checks {
         self.0.iter().filter_map(failure).collect()
     }
 
-    /// Failed, because the story could not be told to its end.
+    /// Failed, because the story did not come to its end.
     pub(crate) fn end_with(&self, error: &Error) -> End {
         let mut failures = self.failures();
         failures.push(format!("{error:#}"));
