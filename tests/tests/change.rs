@@ -22,13 +22,13 @@ use tests::workload::Workload;
 const GUARD: Duration = Duration::from_secs(60);
 
 /// A node whose one pod holds 48 MiB, with what the agent is told.
-struct Scene {
+struct Testbed {
     node: Node,
     options: Options,
     _quiet: Workload,
 }
 
-impl Scene {
+impl Testbed {
     fn new(label: &str) -> Option<Self> {
         let mut node = Node::new(label, 384 * MIB, 200).ok()?;
         let spec = PodSpec::new("shop", "quiet", &["main"], 8);
@@ -90,8 +90,8 @@ fn nobody_goes(agent: &mut Agent) {
 }
 
 /// Waits until this is saved as in force.
-fn is_saved(scene: &Scene, text: &str) {
-    let saved = scene.node.file("state").join("config.json");
+fn is_saved(testbed: &Testbed, text: &str) {
+    let saved = testbed.node.file("state").join("config.json");
     let end = std::time::Instant::now() + GUARD;
     while !fs::read_to_string(&saved).is_ok_and(|saved| saved.contains(text)) {
         assert!(std::time::Instant::now() < end, "{} says {:?}", saved.display(), fs::read_to_string(&saved));
@@ -101,48 +101,48 @@ fn is_saved(scene: &Scene, text: &str) {
 
 #[test]
 fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
-    let Some(scene) = Scene::new("change-by-hand") else { skip!("no cgroups can be made here") };
-    let mut agent = scene.start(&[]);
-    scene.change();
+    let Some(testbed) = Testbed::new("change-by-hand") else { skip!("no cgroups can be made here") };
+    let mut agent = testbed.start(&[]);
+    testbed.change();
     tell(&agent, Signal::HUP);
     assert_eq!(
         change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
     nobody_goes(&mut agent);
-    is_saved(&scene, "64Mi");
+    is_saved(&testbed, "64Mi");
     tell(&agent, Signal::USR1);
     change(&mut agent, "applied");
     decision(&mut agent);
-    is_saved(&scene, "380Mi");
+    is_saved(&testbed, "380Mi");
     agent.stop().unwrap();
 }
 
 #[test]
 fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
-    let Some(scene) = Scene::new("change-restart") else { skip!("no cgroups can be made here") };
-    scene.start(&[]).stop().unwrap();
-    scene.change();
-    let mut agent = scene.start(&[]);
+    let Some(testbed) = Testbed::new("change-restart") else { skip!("no cgroups can be made here") };
+    testbed.start(&[]).stop().unwrap();
+    testbed.change();
+    let mut agent = testbed.start(&[]);
     assert_eq!(
         change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
     nobody_goes(&mut agent);
     agent.stop().unwrap();
-    let mut agent = scene.start(&["--apply-config-now"]);
+    let mut agent = testbed.start(&["--apply-config-now"]);
     decision(&mut agent);
     agent.stop().unwrap();
-    is_saved(&scene, "380Mi");
+    is_saved(&testbed, "380Mi");
 }
 
 #[test]
 fn a_saved_configuration_that_was_spoiled_keeps_no_agent_from_starting() {
-    let Some(scene) = Scene::new("change-spoiled") else { skip!("no cgroups can be made here") };
-    scene.start(&[]).stop().unwrap();
-    fs::write(scene.node.file("state").join("config.json"), "{").unwrap();
-    scene.change();
-    let mut agent = scene.start(&[]);
+    let Some(testbed) = Testbed::new("change-spoiled") else { skip!("no cgroups can be made here") };
+    testbed.start(&[]).stop().unwrap();
+    fs::write(testbed.node.file("state").join("config.json"), "{").unwrap();
+    testbed.change();
+    let mut agent = testbed.start(&[]);
     decision(&mut agent);
     agent.stop().unwrap();
 }
@@ -166,12 +166,12 @@ fn publish(volume: &Path, version: u32, policy: &Value) {
 
 #[test]
 fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
-    let Some(mut scene) = Scene::new("change-map") else { skip!("no cgroups can be made here") };
-    let volume = scene.node.file("volume");
+    let Some(mut testbed) = Testbed::new("change-map") else { skip!("no cgroups can be made here") };
+    let volume = testbed.node.file("volume");
     let own = |hard: &str| json!({"signals": [{"signal": "memory.available", "hard": hard}]});
     publish(&volume, 1, &json!({}));
-    scene.options.config = Some(volume.join("agent.yaml"));
-    let mut agent = scene.start(&[]);
+    testbed.options.config = Some(volume.join("agent.yaml"));
+    let mut agent = testbed.start(&[]);
     publish(&volume, 2, &own("380Mi"));
     assert_eq!(
         change(&mut agent, "pending").value["would_evict"],
@@ -189,12 +189,12 @@ fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
 /// The file is read first, and much is done before the agent says that it has started.
 #[test]
 fn a_change_while_the_agent_starts_is_noticed() {
-    let Some(mut scene) = Scene::new("change-start") else { skip!("no cgroups can be made here") };
-    let volume = scene.node.file("volume");
+    let Some(mut testbed) = Testbed::new("change-start") else { skip!("no cgroups can be made here") };
+    let volume = testbed.node.file("volume");
     publish(&volume, 1, &json!({}));
-    scene.options.config = Some(volume.join("agent.yaml"));
+    testbed.options.config = Some(volume.join("agent.yaml"));
     // The kubelet's file, read after the agent's own, comes when the test gives it.
-    let kubelet = scene.node.file("kubelet.yaml");
+    let kubelet = testbed.node.file("kubelet.yaml");
     let text = fs::read(&kubelet).unwrap();
     fs::remove_file(&kubelet).unwrap();
     mkfifoat(CWD, &kubelet, Mode::RUSR | Mode::WUSR).unwrap();
@@ -205,7 +205,7 @@ fn a_change_while_the_agent_starts_is_noticed() {
         fs::write(&kubelet, &text).unwrap();
         pipe.write_all(&text).unwrap();
     });
-    let mut agent = scene.start(&[]);
+    let mut agent = testbed.start(&[]);
     giver.join().unwrap();
     assert_eq!(
         change(&mut agent, "pending").value["would_evict"],

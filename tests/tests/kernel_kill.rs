@@ -34,7 +34,7 @@ fn pod(name: &str, request_mib: u64) -> PodSpec {
 
 /// A node with a pod that has little and uses much, whose last process has not begun to grow, and
 /// one that keeps to what it asked for. The agent has its order on the first.
-struct Scene {
+struct Testbed {
     node: Node,
     hog: usize,
     bystander_pod: usize,
@@ -44,17 +44,17 @@ struct Scene {
     agent: Agent,
 }
 
-/// A scene, or the test is skipped.
-macro_rules! scene {
-    ($scene:expr) => {
-        match $scene {
-            Ok(scene) => scene,
+/// A testbed, or the test is skipped.
+macro_rules! testbed {
+    ($testbed:expr) => {
+        match $testbed {
+            Ok(testbed) => testbed,
             Err(why) => skip!("{why}"),
         }
     };
 }
 
-impl Scene {
+impl Testbed {
     /// Or why there is none here.
     fn new(label: &str) -> Result<Self, String> {
         Self::with(label, &[])
@@ -80,10 +80,10 @@ impl Scene {
         if agent.backend("charge").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
             return Err("no hook for charges".to_owned());
         }
-        let scene = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
-        wait_until("an armed kill order", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
+        let testbed = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
+        wait_until("an armed kill order", || testbed.metric("eviction_agent_kernel_kill_armed") == 1.0)
             .unwrap();
-        Ok(scene)
+        Ok(testbed)
     }
 
     fn metric(&self, name: &str) -> f64 {
@@ -135,24 +135,26 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
     // A machine that gives the runaway less than 100 MB in two seconds lets the kill order expire.
     for _ in 0..5 {
-        let mut scene = scene!(Scene::new("kernel-kill"));
-        signal(scene.agent.pid(), Signal::STOP).unwrap();
+        let mut testbed = testbed!(Testbed::new("kernel-kill"));
+        signal(testbed.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
-        let hit = scene.run_away();
+        let hit = testbed.run_away();
         let took = stopped.elapsed();
-        assert!(scene.idle.process().is_running().unwrap(), "only who crossed the line");
-        signal(scene.agent.pid(), Signal::CONT).unwrap();
+        assert!(testbed.idle.process().is_running().unwrap(), "only who crossed the line");
+        signal(testbed.agent.pid(), Signal::CONT).unwrap();
         if !hit {
-            let why = scene.agent.metrics().unwrap();
+            let why = testbed.agent.metrics().unwrap();
             assert!(took > GOOD / 2, "the order was good, and the runaway passed the line: {why:?}");
             continue;
         }
         let told =
-            scene.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
+            testbed.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
         assert_eq!(told.pod(), "default/hog", "{told:?}");
-        assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
-        let decided =
-            scene.agent.wait_for("its decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        assert_eq!(told.number("pid"), Some(testbed.runaway.pid().into()), "{told:?}");
+        let decided = testbed
+            .agent
+            .wait_for("its decision", GUARD, |event| event.kind() == "eviction_decision")
+            .unwrap();
         assert_eq!(
             (&*decided.pod(), decided.text("detected_by")),
             ("default/hog", "kernel_kill"),
@@ -162,10 +164,10 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         assert_eq!(told.text("decision_id"), decided.text("decision_id"));
         assert!(told.number("armed_mono_ns") < told.number("killed_mono_ns"), "{told:?}");
         assert!(told.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
-        scene.see_the_end();
-        assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 1.0);
-        assert_eq!(scene.decisions(), 1);
-        scene.agent.stop().unwrap();
+        testbed.see_the_end();
+        assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
+        assert_eq!(testbed.decisions(), 1);
+        testbed.agent.stop().unwrap();
         return;
     }
     panic!("this machine was too busy in five of five runs");
@@ -175,29 +177,29 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
 fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
     // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
     for _ in 0..5 {
-        let mut scene = scene!(Scene::with("kernel-kill-grace", &["--on-term", "ignore"]));
+        let mut testbed = testbed!(Testbed::with("kernel-kill-grace", &["--on-term", "ignore"]));
         // Somebody else crosses the line, whom the kill order is not on.
         let mut crossing =
-            workload(&scene.node, scene.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
+            workload(&testbed.node, testbed.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
         crossing.go().unwrap();
         let decided =
-            scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+            testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
         assert_eq!(decided.pod(), "default/hog", "{decided:?}");
         assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
-        assert!(scene.run_away(), "it had grown to its end");
-        scene.see_the_end();
+        assert!(testbed.run_away(), "it had grown to its end");
+        testbed.see_the_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
-        if scene.metric("eviction_agent_kernel_kills_total") == 0.0 {
-            scene.agent.stop().unwrap();
+        if testbed.metric("eviction_agent_kernel_kills_total") == 0.0 {
+            testbed.agent.stop().unwrap();
             continue;
         }
         let told =
-            scene.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
-        assert_eq!(told.number("pid"), Some(scene.runaway.pid().into()), "{told:?}");
+            testbed.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
+        assert_eq!(told.number("pid"), Some(testbed.runaway.pid().into()), "{told:?}");
         assert_eq!(told.number("id"), decided.number("id"), "{told:?}");
         assert!(told.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
-        assert_eq!(scene.decisions(), 1);
-        scene.agent.stop().unwrap();
+        assert_eq!(testbed.decisions(), 1);
+        testbed.agent.stop().unwrap();
         return;
     }
     panic!("the grace period was over before the runaway was stopped, in five of five runs");
@@ -205,20 +207,20 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
 
 #[test]
 fn an_old_verdict_is_not_carried_out() {
-    let mut scene = scene!(Scene::new("kernel-kill-old"));
-    signal(scene.agent.pid(), Signal::STOP).unwrap();
+    let mut testbed = testbed!(Testbed::new("kernel-kill-old"));
+    signal(testbed.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(GOOD + Duration::from_secs(1));
-    assert!(!scene.run_away(), "nobody has decided this lately");
-    signal(scene.agent.pid(), Signal::CONT).unwrap();
+    assert!(!testbed.run_away(), "nobody has decided this lately");
+    signal(testbed.agent.pid(), Signal::CONT).unwrap();
     // The ordinary way then.
     let decided =
-        scene.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decided.pod(), "default/hog", "{decided:?}");
     assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
-    wait_until("the pod to be gone", || scene.is_hog_gone()).unwrap();
-    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 0.0);
-    assert!(scene.bystander.process().is_running().unwrap());
-    scene.agent.stop().unwrap();
+    wait_until("the pod to be gone", || testbed.is_hog_gone()).unwrap();
+    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 0.0);
+    assert!(testbed.bystander.process().is_running().unwrap());
+    testbed.agent.stop().unwrap();
 }
 
 /// The ids of the BPF programs that a process holds.
@@ -228,8 +230,8 @@ fn programs_of(pid: u32) -> Vec<u64> {
 
 #[test]
 fn the_verdict_dies_with_the_agent() {
-    let mut scene = scene!(Scene::new("kernel-kill-dead"));
-    let agent = scene.agent.pid();
+    let mut testbed = testbed!(Testbed::new("kernel-kill-dead"));
+    let agent = testbed.agent.pid();
     let programs = programs_of(agent);
     assert!(!programs.is_empty());
     signal(agent, Signal::KILL).unwrap();
@@ -240,8 +242,8 @@ fn the_verdict_dies_with_the_agent() {
         !loaded.any(|program| programs.contains(&program.id().into()))
     })
     .unwrap();
-    assert!(!scene.run_away());
-    for workload in [&mut scene.runaway, &mut scene.idle, &mut scene.bystander] {
+    assert!(!testbed.run_away());
+    for workload in [&mut testbed.runaway, &mut testbed.idle, &mut testbed.bystander] {
         assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");
     }
 }

@@ -21,7 +21,7 @@ const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
 
-struct Scene {
+struct Testbed {
     node: Node,
     options: Options,
     interrupt: Interrupt,
@@ -29,7 +29,7 @@ struct Scene {
     directory: PathBuf,
 }
 
-impl Scene {
+impl Testbed {
     fn new(label: &str, profile: &str) -> Option<Self> {
         let node = Node::new(label, MEMORY, 200).ok()?;
         let directory = node.file("recording");
@@ -110,28 +110,30 @@ fn verified(path: &Path) -> usize {
 #[test]
 fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
     for profile in ["Kubelet", "Enhanced"] {
-        let Some(mut scene) = Scene::new("recorder", profile) else { skip!("no cgroups can be made here") };
-        let bystander = scene.add("bystander", "60M");
+        let Some(mut testbed) = Testbed::new("recorder", profile) else {
+            skip!("no cgroups can be made here")
+        };
+        let bystander = testbed.add("bystander", "60M");
         let mut millis = 7;
         for round in 0..3 {
-            let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
-            scene.evict_hog(&mut agent, &format!("hog-{round}"));
+            let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+            testbed.evict_hog(&mut agent, &format!("hog-{round}"));
             // At another instant each time.
             millis = millis * 31 % 97;
-            scene.interrupt.sleep(Duration::from_millis(millis)).unwrap();
+            testbed.interrupt.sleep(Duration::from_millis(millis)).unwrap();
             agent.kill().unwrap();
             // A recorder without CPU time may have lost the last one.
-            assert!(verified(&scene.recording()) >= round, "{profile} {round}");
+            assert!(verified(&testbed.recording()) >= round, "{profile} {round}");
         }
-        let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
-        scene.evict_hog(&mut agent, "last");
+        let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+        testbed.evict_hog(&mut agent, "last");
         assert!(agent.stop().unwrap().success());
-        assert!(verified(&scene.recording()) > 4, "{profile}");
-        let table = run("replay", &scene.recording(), &[]);
+        assert!(verified(&testbed.recording()) > 4, "{profile}");
+        let table = run("replay", &testbed.recording(), &[]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
-        explained_and_exported(&scene.recording());
-        copied(&scene.recording(), &scene.node.file("copy.rec.zst"));
+        explained_and_exported(&testbed.recording());
+        copied(&testbed.recording(), &testbed.node.file("copy.rec.zst"));
         drop(bystander);
     }
 }
@@ -191,21 +193,21 @@ fn copied(recording: &Path, copy: &Path) {
 /// Evicts while the recorder cannot write, and again when it can.
 fn evicts_without_a_recorder(file_system: &FileSystem, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
     let Ok(node) = Node::new("recorder-disk", MEMORY, 200) else { skip!("no cgroups can be made here") };
-    let mut scene = Scene::recording_in(file_system.path(), node, "Kubelet");
-    let _bystander = scene.add("bystander", "60M");
-    let mut agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
-    scene.wait_for_recorder(&agent, true);
+    let mut testbed = Testbed::recording_in(file_system.path(), node, "Kubelet");
+    let _bystander = testbed.add("bystander", "60M");
+    let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+    testbed.wait_for_recorder(&agent, true);
     break_it();
-    scene.evict_hog(&mut agent, "unrecorded");
-    scene.wait_for_recorder(&agent, false);
+    testbed.evict_hog(&mut agent, "unrecorded");
+    testbed.wait_for_recorder(&agent, false);
     let errors = agent.metrics().unwrap().sum("eviction_agent_recorder_write_errors_total", &[]);
     assert!(errors > 0.0, "{errors}");
     mend_it();
-    scene.wait_for_recorder(&agent, true);
-    scene.evict_hog(&mut agent, "recorded");
+    testbed.wait_for_recorder(&agent, true);
+    testbed.evict_hog(&mut agent, "recorded");
     assert!(agent.stop().unwrap().success());
-    assert!(verified(&scene.recording()) > 0);
-    let table = String::from_utf8(run("replay", &scene.recording(), &[]).stdout).unwrap();
+    assert!(verified(&testbed.recording()) > 0);
+    let table = String::from_utf8(run("replay", &testbed.recording(), &[]).stdout).unwrap();
     assert!(table.contains("shop/recorded"), "{table}");
 }
 
@@ -244,11 +246,12 @@ fn a_disk_that_became_read_only_stops_the_recorder_alone_until_another_is_mounte
 
 #[test]
 fn two_agents_do_not_record_in_one_directory() {
-    let Some(scene) = Scene::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
-    let agent = Agent::start(&scene.options, &scene.interrupt).unwrap();
-    let more = vec!["--state-dir".to_owned(), scene.node.file("other").display().to_string()];
-    let error = Agent::start(&Options { more, action: "none", ..scene.options.clone() }, &scene.interrupt)
-        .unwrap_err();
+    let Some(testbed) = Testbed::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
+    let agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+    let more = vec!["--state-dir".to_owned(), testbed.node.file("other").display().to_string()];
+    let error =
+        Agent::start(&Options { more, action: "none", ..testbed.options.clone() }, &testbed.interrupt)
+            .unwrap_err();
     assert!(format!("{error:#}").contains("another agent records there"), "{error:#}");
     assert!(agent.stop().unwrap().success());
 }

@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-struct Scene {
+struct Testbed {
     node: Node,
     options: Options,
     interrupt: Interrupt,
@@ -45,7 +45,7 @@ struct Scene {
     pods: u64,
 }
 
-impl Scene {
+impl Testbed {
     /// A node without pods, a hard threshold, and the agent's state in a file of its own.
     fn new(label: &str) -> Option<Self> {
         Self::with(label, &json!({"evictionHard": {"memory.available": "64Mi"}}))
@@ -116,36 +116,36 @@ fn kills() -> usize {
 
 #[test]
 fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
-    let Some(mut scene) = Scene::new("restart") else { skip!("no cgroups can be made here") };
-    let next = scene.add("next");
-    let mut bystander = scene.hold(next, "60M");
+    let Some(mut testbed) = Testbed::new("restart") else { skip!("no cgroups can be made here") };
+    let next = testbed.add("next");
+    let mut bystander = testbed.hold(next, "60M");
     let mut random = Random(9);
-    let mut agent = scene.start();
+    let mut agent = testbed.start();
     for round in 0..kills() {
-        let hog = scene.add(&format!("hog-{round}"));
-        let name = scene.node.pods[hog].full_name();
-        let mut process = scene.hold(hog, "210M");
-        scene.interrupt.sleep(random.below(WITHIN)).unwrap();
+        let hog = testbed.add(&format!("hog-{round}"));
+        let name = testbed.node.pods[hog].full_name();
+        let mut process = testbed.hold(hog, "210M");
+        testbed.interrupt.sleep(random.below(WITHIN)).unwrap();
         let mut said = agent.kill().unwrap();
-        agent = scene.start();
+        agent = testbed.start();
         // Whichever of the two it was.
         let ended = || Ok((!process.process().is_running()?).then_some(()));
-        scene.interrupt.until("the hog's end", GUARD, ended).unwrap();
-        let relieved = || Ok((scene.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
-        scene.interrupt.until("that memory is back", GUARD, relieved).unwrap();
-        scene.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
+        testbed.interrupt.until("the hog's end", GUARD, ended).unwrap();
+        let relieved = || Ok((testbed.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
+        testbed.interrupt.until("that memory is back", GUARD, relieved).unwrap();
+        testbed.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
         said.extend(agent.kill().unwrap());
         assert!(self::decided(&said).iter().all(|pod| *pod == name), "round {round}: {said:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
         // There is no pressure any more; the condition outlives it, and the agent.
-        agent = scene.start();
+        agent = testbed.start();
         let still = || Ok(holds(&agent).then_some(()));
-        scene.interrupt.until("the condition that was raised before", GUARD, still).unwrap();
-        scene.node.pods.remove(hog);
-        scene.node.write_pods().unwrap();
+        testbed.interrupt.until("the condition that was raised before", GUARD, still).unwrap();
+        testbed.node.pods.remove(hog);
+        testbed.node.write_pods().unwrap();
     }
     assert!(agent.stop().unwrap().success());
-    assert!(!aside(&scene.state()).exists(), "every start could read what the one before has left");
+    assert!(!aside(&testbed.state()).exists(), "every start could read what the one before has left");
 }
 
 #[test]
@@ -155,25 +155,27 @@ fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
         "evictionSoft": {"memory.available": "64Mi"},
         "evictionSoftGracePeriod": {"memory.available": "1s"},
     });
-    let Some(mut scene) = Scene::with("restart-leaving", &soft) else { skip!("no cgroups can be made here") };
-    let next = scene.add("next");
-    let mut bystander = scene.hold(next, "60M");
-    let hog = scene.add("hog");
-    let mut agent = scene.start();
+    let Some(mut testbed) = Testbed::with("restart-leaving", &soft) else {
+        skip!("no cgroups can be made here")
+    };
+    let next = testbed.add("next");
+    let mut bystander = testbed.hold(next, "60M");
+    let hog = testbed.add("hog");
+    let mut agent = testbed.start();
     // It is asked to end, and does not for the half minute that it is given.
-    let mut process = scene.hold(hog, "205M");
+    let mut process = testbed.hold(hog, "205M");
     outcome(&mut agent, "signalled");
-    let hog = scene.node.pods.remove(hog);
-    scene.node.write_pods().unwrap();
+    let hog = testbed.node.pods.remove(hog);
+    testbed.node.write_pods().unwrap();
     let is_strange = |event: &Event| {
         event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(hog.uid())
     };
     agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
     // Looks at a threshold that is met come more than once a second.
-    scene.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
     assert_eq!(decided(&agent.kill().unwrap()), ["shop/hog"]);
-    let mut agent = scene.start();
-    scene.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    let mut agent = testbed.start();
+    testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
     assert!(process.process().is_running().unwrap() && bystander.process().is_running().unwrap());
     assert!(decided(agent.heard().unwrap()).is_empty(), "{:?}", agent.heard().unwrap());
     process.process().child().kill().unwrap();
@@ -184,18 +186,18 @@ fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
 
 #[test]
 fn the_pace_goes_on() {
-    let Some(mut scene) = Scene::new("restart-pace") else { skip!("no cgroups can be made here") };
-    let mut agent = scene.start();
-    let hog = scene.add("hog");
-    let mut process = scene.hold(hog, "270M");
+    let Some(mut testbed) = Testbed::new("restart-pace") else { skip!("no cgroups can be made here") };
+    let mut agent = testbed.start();
+    let hog = testbed.add("hog");
+    let mut process = testbed.hold(hog, "270M");
     outcome(&mut agent, "terminated");
     process.process().wait().unwrap();
-    scene.node.pods.remove(hog);
+    testbed.node.pods.remove(hog);
     agent.kill().unwrap();
     // Somebody makes it anew, and it has learned nothing.
-    let mut agent = scene.start();
-    let hog = scene.add("hog");
-    let mut process = scene.hold(hog, "270M");
+    let mut agent = testbed.start();
+    let hog = testbed.add("hog");
+    let mut process = testbed.hold(hog, "270M");
     let refused = outcome(&mut agent, "rejected");
     assert_eq!(refused.text("reason"), "the pod was killed a moment ago");
     assert!(process.process().is_running().unwrap());
@@ -208,11 +210,11 @@ fn aside(state: &Path) -> std::path::PathBuf {
 
 #[test]
 fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
-    let Some(scene) = Scene::new("restart-foreign") else { skip!("no cgroups can be made here") };
-    let agent = scene.start();
-    scene.wait_for_state();
+    let Some(testbed) = Testbed::new("restart-foreign") else { skip!("no cgroups can be made here") };
+    let agent = testbed.start();
+    testbed.wait_for_state();
     assert!(agent.stop().unwrap().success());
-    let good: Value = serde_json::from_slice(&fs::read(scene.state()).unwrap()).unwrap();
+    let good: Value = serde_json::from_slice(&fs::read(testbed.state()).unwrap()).unwrap();
     let with = |field: &str, value: Value| {
         let mut all = good.clone();
         all[field] = value;
@@ -223,28 +225,28 @@ fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
     for text in
         [whole[..whole.len() / 2].to_owned(), with("boot_id", json!("00000000-0000-0000-0000-000000000000"))]
     {
-        fs::write(scene.state(), &text).unwrap();
-        let agent = scene.start();
-        assert_eq!(fs::read_to_string(aside(&scene.state())).unwrap(), text);
-        scene.wait_for_state();
+        fs::write(testbed.state(), &text).unwrap();
+        let agent = testbed.start();
+        assert_eq!(fs::read_to_string(aside(&testbed.state())).unwrap(), text);
+        testbed.wait_for_state();
         assert!(agent.stop().unwrap().success());
-        let written: Value = serde_json::from_slice(&fs::read(scene.state()).unwrap()).unwrap();
+        let written: Value = serde_json::from_slice(&fs::read(testbed.state()).unwrap()).unwrap();
         assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &good["version"]));
     }
     // Its own is not.
-    fs::remove_file(aside(&scene.state())).unwrap();
-    assert!(scene.start().stop().unwrap().success());
-    assert!(!aside(&scene.state()).exists());
+    fs::remove_file(aside(&testbed.state())).unwrap();
+    assert!(testbed.start().stop().unwrap().success());
+    assert!(!aside(&testbed.state()).exists());
 }
 
 #[test]
 fn decisions_go_on_where_nothing_can_be_written() {
-    let Some(mut scene) = Scene::new("restart-unwritable") else { skip!("no cgroups can be made here") };
+    let Some(mut testbed) = Testbed::new("restart-unwritable") else { skip!("no cgroups can be made here") };
     // A file is where the folder should be.
-    fs::write(scene.node.file("run"), "").unwrap();
-    let hog = scene.add("hog");
-    let mut agent = scene.start();
-    let mut process = scene.hold(hog, "270M");
+    fs::write(testbed.node.file("run"), "").unwrap();
+    let hog = testbed.add("hog");
+    let mut agent = testbed.start();
+    let mut process = testbed.hold(hog, "270M");
     outcome(&mut agent, "terminated");
     process.process().wait().unwrap();
     let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("result", "failed")]);

@@ -56,7 +56,7 @@ pub(crate) enum Need {
     /// QEMU for a guest of arm64.
     Arm64Guests,
     /// The programs that are measured beside the agent.
-    Rivals,
+    Competitors,
     /// Programs that grow, to be ended.
     Stressors,
     /// What runs the pods of a node.
@@ -85,7 +85,7 @@ pub(crate) struct Tools {
     /// cargo-fuzz.
     pub(crate) cargo_fuzz: Option<PathBuf>,
     /// A folder with the programs that are measured beside the agent, as `/` would have them.
-    pub(crate) rivals: Option<PathBuf>,
+    pub(crate) competitors: Option<PathBuf>,
     /// A folder with containerd, runc and the network plugins, as `/` would have them.
     pub(crate) node: Option<PathBuf>,
     /// A folder with Prometheus and promtool, as `/` would have it.
@@ -198,8 +198,8 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Fuzz => fuzz(machine, &mut tools),
             Need::Guests => installed(machine, &GUESTS),
             Need::Arm64Guests => installed(machine, &ARM64_GUESTS),
-            Need::Rivals => installed(machine, &LANGUAGES)
-                .or_else(|| unpacked(machine, "rivals", &RIVALS, &mut tools.rivals)),
+            Need::Competitors => installed(machine, &LANGUAGES)
+                .or_else(|| unpacked(machine, "competitors", &COMPETITORS, &mut tools.competitors)),
             Need::Stressors => installed(machine, &STRESSORS),
             Need::Node => {
                 installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
@@ -401,7 +401,7 @@ fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
 const LANGUAGES: [(&str, &str); 1] = [("python3", "python3")];
 
 /// Debian's packages, each with a file by which it is known.
-const RIVALS: [(&str, &str); 3] = [
+const COMPETITORS: [(&str, &str); 3] = [
     ("earlyoom", "usr/bin/earlyoom"),
     ("nohang", "usr/sbin/nohang"),
     ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),

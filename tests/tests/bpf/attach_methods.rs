@@ -5,11 +5,11 @@ use eviction_bpf::{
 };
 use eviction_node::backend::BackendSelection;
 
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, need_some_bpf};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, above, need_bpf, need_some_bpf};
 
 /// Runs a test on each backend for charges that holds here; there is one at least.
-fn on_each_method(test: impl Fn(&str, Rig)) {
+fn on_each_method(test: impl Fn(&str, Fixture)) {
     let mut held = 0;
     for backend in ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge) {
         let only = vec![backend.name.to_owned()];
@@ -20,7 +20,7 @@ fn on_each_method(test: impl Fn(&str, Rig)) {
             Some(missing) => eprintln!("not here: {}", missing.reason),
             None => {
                 held += 1;
-                test(backend.name, Rig::of(loaded));
+                test(backend.name, Fixture::of(loaded));
             }
         }
     }
@@ -30,19 +30,19 @@ fn on_each_method(test: impl Fn(&str, Rig)) {
 #[test]
 fn a_crossing_is_reported_once_by_every_attach_method() {
     need_some_bpf!();
-    on_each_method(|name, mut rig| {
+    on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();
         let container = pod.child("container");
         let mut process = Stepper::start(&container);
         process.step("touch 8");
-        let grain = rig.kernel.charge().unwrap().granularity_bytes;
+        let grain = fixture.kernel.charge().unwrap().granularity_bytes;
         let line = pod.usage() + 32 * MIB;
         let level = above(line);
-        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
+        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
         process.step("touch 16");
-        assert_eq!(rig.crossings(armed), [], "{name}: not yet there");
+        assert_eq!(fixture.crossings(armed), [], "{name}: not yet there");
         process.step("touch 64");
-        let crossings = rig.crossings(armed);
+        let crossings = fixture.crossings(armed);
         let [crossed] = crossings.as_slice() else {
             panic!("{name}: one crossing, not {crossings:?}");
         };
@@ -55,26 +55,26 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
 #[test]
 fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back() {
     need_some_bpf!();
-    on_each_method(|name, mut rig| {
-        let every = rig.kernel.charge().unwrap().sees_every_charge;
+    on_each_method(|name, mut fixture| {
+        let every = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let container = pod.child("container");
         let mut process = Stepper::start(&container);
         process.step("touch 64");
         let before = pod.usage();
         let level = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
-        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
+        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
         let mut leaves = Vec::new();
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         for _ in 0..3 {
             process.step("give-back");
             process.step("again");
         }
         let after = pod.usage();
         assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
-        let crossings = rig.crossings(armed);
+        let crossings = fixture.crossings(armed);
         if !every {
             assert_eq!((crossings.len(), gross), (0, 0), "{name}");
             return;
@@ -92,36 +92,36 @@ fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back()
 #[test]
 fn what_is_charged_while_a_reading_is_made_counts() {
     need_some_bpf!();
-    on_each_method(|name, mut rig| {
-        let every = rig.kernel.charge().unwrap().sees_every_charge;
+    on_each_method(|name, mut fixture| {
+        let every = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
         let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
-        assert_eq!(rig.kernel.gross_charge(pod.id()), None, "{name}: nothing is armed");
-        rig.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
+        assert_eq!(fixture.kernel.gross_charge(pod.id()), None, "{name}: nothing is armed");
+        fixture.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
         // A reading begins, and takes long.
-        let began = rig.kernel.gross_charge(pod.id());
+        let began = fixture.kernel.gross_charge(pod.id());
         assert!(began.is_some(), "{name}");
         process.step("touch 32");
-        let armed = rig.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
+        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
         process.step("touch 48");
-        assert_eq!(rig.crossings(armed), [], "{name}: 80 of 96");
+        assert_eq!(fixture.crossings(armed), [], "{name}: 80 of 96");
         process.step("touch 24");
-        assert_eq!(rig.crossings(armed).len(), usize::from(every), "{name}: 104 of 96");
+        assert_eq!(fixture.crossings(armed).len(), usize::from(every), "{name}: 104 of 96");
         // It is of another arming.
         process.step("touch 32");
-        let armed = rig.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
+        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 32");
-        assert_eq!(rig.crossings(armed), [], "{name}: 32 of 48");
+        assert_eq!(fixture.crossings(armed), [], "{name}: 32 of 48");
         // However long it takes, half of the way is left.
-        let began = rig.kernel.gross_charge(pod.id());
+        let began = fixture.kernel.gross_charge(pod.id());
         process.step("touch 64");
-        let armed = rig.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
+        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 16");
-        assert_eq!(rig.crossings(armed), [], "{name}: 24 and 16 of 48");
+        assert_eq!(fixture.crossings(armed), [], "{name}: 24 and 16 of 48");
         process.step("touch 16");
-        assert_eq!(rig.crossings(armed).len(), usize::from(every), "{name}: 24 and 32 of 48");
+        assert_eq!(fixture.crossings(armed).len(), usize::from(every), "{name}: 24 and 32 of 48");
     });
 }
 
@@ -129,8 +129,8 @@ fn what_is_charged_while_a_reading_is_made_counts() {
 fn what_a_limit_refuses_is_not_charged() {
     // It is seen by the kill.
     need_bpf!();
-    on_each_method(|name, mut rig| {
-        if !rig.kernel.charge().unwrap().sees_every_charge {
+    on_each_method(|name, mut fixture| {
+        if !fixture.kernel.charge().unwrap().sees_every_charge {
             return;
         }
         let pod = Cgroup::new();
@@ -138,10 +138,10 @@ fn what_a_limit_refuses_is_not_charged() {
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
         let mut leaves = Vec::new();
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         process.tell("touch 64");
-        rig.kill_of(process.pid());
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kill_of(process.pid());
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
         assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
     });
@@ -150,25 +150,25 @@ fn what_a_limit_refuses_is_not_charged() {
 #[test]
 fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
     need_some_bpf!();
-    on_each_method(|name, mut rig| {
+    on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 64");
         let level = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
-        let armed = rig.kernel.set_threshold(pod.id(), level).unwrap();
-        let sees = rig.kernel.charge().unwrap().sees_every_charge;
+        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
+        let sees = fixture.kernel.charge().unwrap().sees_every_charge;
         if sees {
-            rig.attach(AttachWhen::OnRelease);
+            fixture.attach(AttachWhen::OnRelease);
         }
         process.step("free");
         if sees {
-            let crossings = rig.crossings(armed);
+            let crossings = fixture.crossings(armed);
             let [crossed] = crossings.as_slice() else {
                 panic!("{name}: one crossing, not {crossings:?}");
             };
             assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
             assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
         }
-        rig.detach(AttachWhen::OnRelease);
+        fixture.detach(AttachWhen::OnRelease);
     });
 }

@@ -2,22 +2,22 @@
 
 use eviction_bpf::{Counter, LoadOptions};
 
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, above, need_bpf, wait_until};
 
 #[test]
 fn a_cgroup_is_told_when_it_is_made_and_when_it_is_removed() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let group = Cgroup::new();
     let child = group.child("kubepods-burstable.slice");
     let id = child.id();
-    rig.drain();
-    let made: Vec<_> = rig.told.made.iter().filter(|change| change.id == id).collect();
+    fixture.drain();
+    let made: Vec<_> = fixture.told.made.iter().filter(|change| change.id == id).collect();
     assert_eq!(made.len(), 1, "one record, though each v1 hierarchy could have one");
     child.remove();
-    rig.drain();
-    let gone: Vec<_> = rig.told.gone.iter().filter(|change| change.id == id).collect();
+    fixture.drain();
+    let gone: Vec<_> = fixture.told.gone.iter().filter(|change| change.id == id).collect();
     assert_eq!(gone.len(), 1);
 }
 
@@ -27,23 +27,23 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 1");
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: 1, ..LoadOptions::default() });
+    let mut fixture = Fixture::with(&LoadOptions { ring_bytes: 1, ..LoadOptions::default() });
     for round in 0..100 {
         group.child(&format!("g{round}")).remove();
     }
-    let armed = rig.kernel.set_threshold(group.id(), above(8 * MIB));
+    let armed = fixture.kernel.set_threshold(group.id(), above(8 * MIB));
     process.step("touch 32");
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     assert!(lost.get(Counter::LostCgroupCreated) > 0 && lost.get(Counter::LostCgroupRemoved) > 0, "{lost:?}");
     assert!(lost.get(Counter::LostThresholdCrossed) > 0, "{lost:?}");
-    assert_eq!(rig.crossings(armed.as_ref().copied().unwrap()), []);
+    assert_eq!(fixture.crossings(armed.as_ref().copied().unwrap()), []);
     process.step("touch 32");
-    assert_eq!(rig.crossings(armed.unwrap()).len(), 1);
+    assert_eq!(fixture.crossings(armed.unwrap()).len(), 1);
 
     // Cgroups of other tests come and go meanwhile; in a quiet moment the sum is exact.
     wait_until("every record to be read or counted as lost", || {
-        let lost = rig.kernel.lost().unwrap();
-        rig.drain();
-        lost.get(Counter::Records) == rig.told.events + lost.records_lost()
+        let lost = fixture.kernel.lost().unwrap();
+        fixture.drain();
+        lost.get(Counter::Records) == fixture.told.events + lost.records_lost()
     });
 }

@@ -4,8 +4,8 @@ use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
 use eviction_bpf::{AsyncRing, BpfHandle, CgroupGrowth, Counter, Edge, Event, KernelThreshold, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::{Cgroup, mount};
-use crate::rig::{MIB, Rig, Stepper, above, need_bpf};
 
 fn below(bytes: u64) -> KernelThreshold {
     KernelThreshold { usage_below: Some(bytes), ..KernelThreshold::default() }
@@ -18,17 +18,17 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
     process.step("touch 8");
-    let mut rig = Rig::load();
-    let grain = rig.kernel.sources()[0].granularity_bytes;
+    let mut fixture = Fixture::load();
+    let grain = fixture.kernel.sources()[0].granularity_bytes;
 
     let line = pod.usage() + 32 * MIB;
-    let first = rig.kernel.set_threshold(pod.id(), above(line)).unwrap();
+    let first = fixture.kernel.set_threshold(pod.id(), above(line)).unwrap();
     process.step("touch 16");
-    assert_eq!(rig.crossings(first), [], "not yet there");
+    assert_eq!(fixture.crossings(first), [], "not yet there");
     process.step("touch 64");
-    rig.wait("the crossing", |told| !told.crossed.is_empty());
+    fixture.wait("the crossing", |told| !told.crossed.is_empty());
     process.step("touch 16");
-    let crossings = rig.crossings(first);
+    let crossings = fixture.crossings(first);
     let [crossed] = crossings.as_slice() else {
         panic!("one crossing, not {crossings:?}");
     };
@@ -40,12 +40,12 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     assert!(crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
     assert!(crossed.stamp.ktime_ns > 0);
 
-    let second = rig.kernel.set_threshold(pod.id(), above(line + 96 * MIB)).unwrap();
+    let second = fixture.kernel.set_threshold(pod.id(), above(line + 96 * MIB)).unwrap();
     assert!(second > first);
     process.step("touch 128");
-    rig.wait("the second crossing", |told| told.crossed.len() > 1);
-    assert_eq!(rig.crossings(second).len(), 1);
-    assert_eq!(rig.crossings(first).len(), 1);
+    fixture.wait("the second crossing", |told| told.crossed.len() > 1);
+    assert_eq!(fixture.crossings(second).len(), 1);
+    assert_eq!(fixture.crossings(first).len(), 1);
 }
 
 /// What programs keep on each CPU: turn, counter, serial number, levels, and the ids (`way.rs` of the programs).
@@ -78,24 +78,24 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
     let (pod, other) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&pod);
     process.step("touch 8");
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let line = pod.usage() + 64 * MIB;
     // Its own usage is less than this all the while.
-    let others = rig.kernel.set_threshold(other.id(), above(line)).unwrap();
-    let own = rig.kernel.set_threshold(pod.id(), above(line)).unwrap();
+    let others = fixture.kernel.set_threshold(other.id(), above(line)).unwrap();
+    let own = fixture.kernel.set_threshold(pod.id(), above(line)).unwrap();
     process.step("touch 16");
-    change_ways(&rig.kernel, |[_, _, serial, _, ids @ ..]| {
+    change_ways(&fixture.kernel, |[_, _, serial, _, ids @ ..]| {
         *serial = serial.wrapping_add(1);
         *ids = [other.id(); MAX_ANCESTORS];
     });
     process.step("touch 96");
-    rig.wait("the crossing", |told| !told.crossed.is_empty());
-    assert_eq!((rig.crossings(own).len(), rig.crossings(others).len()), (1, 0));
+    fixture.wait("the crossing", |told| !told.crossed.is_empty());
+    assert_eq!((fixture.crossings(own).len(), fixture.crossings(others).len()), (1, 0));
     // With its own number it is. On a busy machine another may charge on that CPU before: then its way is kept there.
     let is_believed = (0..TRIES).any(|_| {
-        change_ways(&rig.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+        change_ways(&fixture.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
         process.step("touch 8");
-        !rig.crossings(others).is_empty()
+        !fixture.crossings(others).is_empty()
     });
     assert!(is_believed, "it is not read again");
 }
@@ -109,21 +109,21 @@ fn of_many_that_cross_at_once_one_record_comes() {
     for process in &mut processes {
         process.step("touch 1");
     }
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     for round in 0..20 {
-        let armed = rig.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
+        let armed = fixture.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
         for process in &mut processes {
             process.tell("touch 16");
         }
         for process in &mut processes {
             assert_eq!(process.answer(), "ok");
         }
-        assert_eq!(rig.crossings(armed).len(), 1, "round {round}");
+        assert_eq!(fixture.crossings(armed).len(), 1, "round {round}");
         for process in &mut processes {
             process.step("free");
         }
     }
-    assert_eq!(rig.kernel.lost().unwrap().get(Counter::LostThresholdCrossed), 0);
+    assert_eq!(fixture.kernel.lost().unwrap().get(Counter::LostThresholdCrossed), 0);
 }
 
 #[test]
@@ -132,25 +132,25 @@ fn a_growing_process_is_followed_by_arming_at_each_crossing() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 1");
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let mut line = 8 * MIB;
-    let mut armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
+    let mut armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
     process.tell("touch 400");
     let mut told = Vec::new();
     while line < 256 * MIB {
-        rig.wait("the next crossing", |told| {
+        fixture.wait("the next crossing", |told| {
             told.crossed.iter().any(|crossed| crossed.generation == armed.0)
         });
-        let crossings = rig.crossings(armed);
+        let crossings = fixture.crossings(armed);
         assert_eq!(crossings.len(), 1);
         assert!(crossings[0].usage >= line, "{:?}", crossings[0]);
         told.push(armed);
         line = crossings[0].usage + 8 * MIB;
-        armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
+        armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
     }
     assert_eq!(process.answer(), "ok");
     for armed in told {
-        assert_eq!(rig.crossings(armed).len(), 1, "{armed:?}");
+        assert_eq!(fixture.crossings(armed).len(), 1, "{armed:?}");
     }
 }
 
@@ -160,10 +160,10 @@ fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 32");
-    let mut rig = Rig::load();
-    let armed = rig.kernel.set_threshold(group.id(), above(MIB)).unwrap();
+    let mut fixture = Fixture::load();
+    let armed = fixture.kernel.set_threshold(group.id(), above(MIB)).unwrap();
     process.step("touch 8");
-    assert_eq!(rig.crossings(armed).len(), 1);
+    assert_eq!(fixture.crossings(armed).len(), 1);
 }
 
 #[test]
@@ -172,13 +172,13 @@ fn the_way_down_is_told_once() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 64");
-    let mut rig = Rig::load();
-    let armed = rig.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
+    let mut fixture = Fixture::load();
+    let armed = fixture.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
     process.step("touch 16");
-    assert_eq!(rig.crossings(armed), []);
+    assert_eq!(fixture.crossings(armed), []);
     process.step("free");
     process.step("touch 4");
-    let crossings = rig.crossings(armed);
+    let crossings = fixture.crossings(armed);
     let [crossed] = crossings.as_slice() else {
         panic!("one crossing, not {crossings:?}");
     };
@@ -192,15 +192,15 @@ fn both_edges_of_one_arming_fire_each_for_itself() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 16");
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let level = KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
-    let armed = rig.kernel.set_threshold(group.id(), level).unwrap();
+    let armed = fixture.kernel.set_threshold(group.id(), level).unwrap();
     for step in ["touch 32", "free", "touch 2", "touch 48"] {
         process.step(step);
     }
-    let edges: Vec<_> = rig.crossings(armed).iter().map(|crossed| crossed.edge).collect();
+    let edges: Vec<_> = fixture.crossings(armed).iter().map(|crossed| crossed.edge).collect();
     // Where not every charge is seen the sum of charges is never reached.
-    match rig.kernel.charge().unwrap().sees_every_charge {
+    match fixture.kernel.charge().unwrap().sees_every_charge {
         true => assert_eq!(edges, [Edge::Gross, Edge::UsageAbove, Edge::UsageBelow]),
         false => assert_eq!(edges, [Edge::UsageAbove, Edge::UsageBelow]),
     }
@@ -211,14 +211,14 @@ fn what_was_disarmed_is_silent() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let mut rig = Rig::load();
-    let armed = rig.kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
-    assert_eq!(rig.kernel.thresholds().collect::<Vec<_>>(), [group.id()]);
-    rig.kernel.clear_threshold(group.id());
-    rig.kernel.clear_threshold(group.id());
-    assert_eq!(rig.kernel.thresholds().count(), 0);
+    let mut fixture = Fixture::load();
+    let armed = fixture.kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
+    assert_eq!(fixture.kernel.thresholds().collect::<Vec<_>>(), [group.id()]);
+    fixture.kernel.clear_threshold(group.id());
+    fixture.kernel.clear_threshold(group.id());
+    assert_eq!(fixture.kernel.thresholds().count(), 0);
     process.step("touch 64");
-    assert_eq!(rig.crossings(armed), []);
+    assert_eq!(fixture.crossings(armed), []);
 }
 
 #[test]
@@ -226,12 +226,12 @@ fn the_whole_node_is_armed_at_the_root() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let root = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(mount()).unwrap());
-    let armed = rig.kernel.set_threshold(root, above(MIB)).unwrap();
+    let armed = fixture.kernel.set_threshold(root, above(MIB)).unwrap();
     process.step("touch 16");
-    rig.wait("the crossing", |told| !told.crossed.is_empty());
-    let crossings = rig.crossings(armed);
+    fixture.wait("the crossing", |told| !told.crossed.is_empty());
+    let crossings = fixture.crossings(armed);
     assert_eq!(crossings.len(), 1);
     assert_eq!(crossings[0].cgroup_id, root);
 }
@@ -241,15 +241,15 @@ fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
     need_bpf!();
     let (one, two) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&one);
-    let mut rig = Rig::with(&LoadOptions { levels: Some(1), ..LoadOptions::default() });
-    let armed = rig.kernel.set_threshold(one.id(), above(16 * MIB)).unwrap();
+    let mut fixture = Fixture::with(&LoadOptions { levels: Some(1), ..LoadOptions::default() });
+    let armed = fixture.kernel.set_threshold(one.id(), above(16 * MIB)).unwrap();
     for _ in 0..20 {
-        rig.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap_err();
+        fixture.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap_err();
     }
     process.step("touch 64");
-    assert_eq!(rig.crossings(armed).len(), 1);
-    rig.kernel.clear_threshold(one.id());
-    rig.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap();
+    assert_eq!(fixture.crossings(armed).len(), 1);
+    fixture.kernel.clear_threshold(one.id());
+    fixture.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap();
 }
 
 #[test]
@@ -261,12 +261,12 @@ fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
     let mut rester = Stepper::start(&calm);
     rester.step("touch 4");
     grower.step("touch 4");
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let mut dirty = Vec::new();
-    rig.kernel.take_charged(&mut dirty).unwrap();
+    fixture.kernel.take_charged(&mut dirty).unwrap();
 
     grower.step("touch 64");
-    rig.kernel.take_charged(&mut dirty).unwrap();
+    fixture.kernel.take_charged(&mut dirty).unwrap();
     let of = |dirty: &[CgroupGrowth], id| dirty.iter().find(|leaf| leaf.id == id).copied();
     let leaf = of(&dirty, busy.id()).expect("the leaf that grew");
     assert!((48 * MIB..=65 * MIB).contains(&leaf.grown), "{leaf:?}");
@@ -275,10 +275,10 @@ fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
     assert_eq!(of(&dirty, pod.id()), None, "only the group that was charged itself");
     assert!(dirty.is_sorted_by_key(|leaf| std::cmp::Reverse(leaf.gross.max(leaf.grown))));
 
-    rig.kernel.take_charged(&mut dirty).unwrap();
+    fixture.kernel.take_charged(&mut dirty).unwrap();
     assert_eq!(of(&dirty, busy.id()), None);
     rester.step("touch 8");
-    rig.kernel.take_charged(&mut dirty).unwrap();
+    fixture.kernel.take_charged(&mut dirty).unwrap();
     assert!(of(&dirty, calm.id()).is_some());
 }
 
@@ -287,11 +287,11 @@ fn a_dirty_set_without_room_is_counted() {
     need_bpf!();
     let groups = [Cgroup::new(), Cgroup::new(), Cgroup::new()];
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
-    let rig = Rig::with(&LoadOptions { cgroups: Some(1), ..LoadOptions::default() });
+    let fixture = Fixture::with(&LoadOptions { cgroups: Some(1), ..LoadOptions::default() });
     for process in &mut processes {
         process.step("touch 8");
     }
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     assert!(lost.get(Counter::ChargedCgroupsFull) > 0, "{lost:?}");
     assert!(lost.get(Counter::Charges) > lost.get(Counter::ChargedCgroupsFull), "{lost:?}");
 }
@@ -306,9 +306,9 @@ fn a_tree_that_is_too_deep_is_counted() {
         groups.push(next);
     }
     let mut process = Stepper::start(groups.last().unwrap());
-    let rig = Rig::load();
+    let fixture = Fixture::load();
     process.step("touch 8");
-    assert!(rig.kernel.lost().unwrap().get(Counter::PathTruncated) > 0);
+    assert!(fixture.kernel.lost().unwrap().get(Counter::PathTruncated) > 0);
     drop(process);
     while let Some(group) = groups.pop() {
         group.remove();
@@ -320,7 +320,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let Rig { mut kernel, ring, .. } = Rig::load();
+    let Fixture { mut kernel, ring, .. } = Fixture::load();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
     runtime.block_on(async {
         let mut ring = AsyncRing::new(ring).unwrap();

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use eviction_bpf::{LoadOptions, TaskCount};
 
+use crate::fixture::{Fixture, Stepper, need_bpf};
 use crate::groups::Cgroup;
-use crate::rig::{Rig, Stepper, need_bpf};
 
 /// More than the maps have room for.
 const CHURN: usize = 2_500;
@@ -15,22 +15,22 @@ const ROOM: u32 = 2_048;
 fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
     need_bpf!();
     let node = Cgroup::new();
-    let mut rig = Rig::with(&LoadOptions { cgroups: Some(ROOM), ..LoadOptions::default() });
+    let mut fixture = Fixture::with(&LoadOptions { cgroups: Some(ROOM), ..LoadOptions::default() });
     let start = Instant::now();
     let mut ids = Vec::with_capacity(CHURN);
     for place in 0..CHURN {
         let group = node.child(&format!("{place}"));
         ids.push(group.id());
-        assert!(rig.kernel.has_entries(group.id()).unwrap(), "its event counts are noted at its making");
+        assert!(fixture.kernel.has_entries(group.id()).unwrap(), "its event counts are noted at its making");
         group.remove();
         if place % 100 == 0 {
-            rig.drain();
+            fixture.drain();
         }
     }
     let rate = ids.len() as f64 / start.elapsed().as_secs_f64() * 60.0;
     println!("{} cgroups made and removed, {rate:.0} in a minute", ids.len());
-    assert_eq!(ids.iter().filter(|id| rig.kernel.has_entries(**id).unwrap()).count(), 0);
-    let lost = rig.kernel.lost().unwrap();
+    assert_eq!(ids.iter().filter(|id| fixture.kernel.has_entries(**id).unwrap()).count(), 0);
+    let lost = fixture.kernel.lost().unwrap();
     assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)));
 }
 
@@ -40,7 +40,8 @@ fn cgroups_whose_tasks_did_something_leave_nothing_either() {
     let node = Cgroup::new();
     let home = node.child("home");
     // Room for fewer than come: each place is had by several, one after the other.
-    let mut rig = Rig::with(&LoadOptions { fork_storm: 1, cgroups: Some(40), ..LoadOptions::default() });
+    let mut fixture =
+        Fixture::with(&LoadOptions { fork_storm: 1, cgroups: Some(40), ..LoadOptions::default() });
     let mut process = Stepper::start(&home);
     let mut late = 0;
     for place in 0..100 {
@@ -50,19 +51,19 @@ fn cgroups_whose_tasks_did_something_leave_nothing_either() {
         process.step("threads 5");
         process.step("touch 4");
         process.step("free");
-        assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);
+        assert_eq!(fixture.kernel.task_count(id).unwrap().forks, 5);
         home.add(&process);
         group.remove();
-        if rig.kernel.has_entries(id).unwrap() {
+        if fixture.kernel.has_entries(id).unwrap() {
             // Another CPU had found it alive a moment before. The sweep is for those.
             late += 1;
             let gone = |this: u64| this != id;
-            rig.kernel.sweep(gone).unwrap();
-            rig.kernel.sweep(gone).unwrap();
-            assert!(!rig.kernel.has_entries(id).unwrap(), "cgroup {place}");
+            fixture.kernel.sweep(gone).unwrap();
+            fixture.kernel.sweep(gone).unwrap();
+            assert!(!fixture.kernel.has_entries(id).unwrap(), "cgroup {place}");
         }
-        assert_eq!(rig.kernel.task_count(id).unwrap(), TaskCount::default());
-        rig.drain();
+        assert_eq!(fixture.kernel.task_count(id).unwrap(), TaskCount::default());
+        fixture.drain();
     }
     assert!(late <= 3, "{late} of 100 were cleaned too early");
 }
@@ -72,19 +73,19 @@ fn what_is_left_of_a_cgroup_that_is_gone_is_swept_when_two_sweeps_have_found_it(
     need_bpf!();
     let group = Cgroup::new();
     let id = group.id();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let mut process = Stepper::start(&group);
     process.step("threads 5");
-    assert!(rig.kernel.has_entries(id).unwrap());
+    assert!(fixture.kernel.has_entries(id).unwrap());
     // As if the tree did not have it: once is no proof.
     let gone = |this: u64| this != id;
-    assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
-    assert!(rig.kernel.has_entries(id).unwrap());
-    assert_eq!(rig.kernel.sweep(|_| true).unwrap(), 0, "it was there after all");
-    assert_eq!(rig.kernel.sweep(gone).unwrap(), 0);
-    assert!(rig.kernel.sweep(gone).unwrap() > 0);
-    assert!(!rig.kernel.has_entries(id).unwrap());
+    assert_eq!(fixture.kernel.sweep(gone).unwrap(), 0);
+    assert!(fixture.kernel.has_entries(id).unwrap());
+    assert_eq!(fixture.kernel.sweep(|_| true).unwrap(), 0, "it was there after all");
+    assert_eq!(fixture.kernel.sweep(gone).unwrap(), 0);
+    assert!(fixture.kernel.sweep(gone).unwrap() > 0);
+    assert!(!fixture.kernel.has_entries(id).unwrap());
     // A figure that was swept too early begins anew.
     process.step("threads 5");
-    assert_eq!(rig.kernel.task_count(id).unwrap().forks, 5);
+    assert_eq!(fixture.kernel.task_count(id).unwrap().forks, 5);
 }

@@ -13,8 +13,8 @@ use eviction_bpf::{
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
 
+use crate::fixture::{Fixture, MIB, Stepper, need_bpf, report_skip};
 use crate::groups::{Cgroup, mount};
-use crate::rig::{MIB, Rig, Stepper, need_bpf, report_skip};
 
 const BLOCK: u64 = 4096;
 const ONLY_COUNT: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
@@ -23,12 +23,12 @@ fn options() -> LoadOptions {
     LoadOptions { disks: vec!["ext4".to_owned(), "xfs".to_owned()], ..LoadOptions::default() }
 }
 
-fn load() -> Rig {
+fn load() -> Fixture {
     let mut loaded = eviction_bpf::load(&options()).unwrap();
     // Most kernels have xfs as a module.
     loaded.missing.retain(|info| info.source != EventClass::DiskXfs.name());
     assert_eq!(loaded.missing, []);
-    Rig::of(loaded)
+    Fixture::of(loaded)
 }
 
 /// Mounts one with blocks of 4 KiB, or ends the test.
@@ -65,17 +65,17 @@ fn du(path: &Path) -> (i64, i64) {
 }
 
 /// What a cgroup took of the device.
-fn taken(rig: &Rig, cgroup: u64, device: u64) -> (i64, i64) {
+fn taken(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
     let mut all = Vec::new();
-    rig.kernel.read_disk_usage(&mut all).unwrap();
+    fixture.kernel.read_disk_usage(&mut all).unwrap();
     let own = all.iter().find(|usage| (usage.cgroup, usage.device) == (cgroup, device));
     own.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
 }
 
 /// The crossings of one setting that came so far.
-fn crossings(rig: &mut Rig, generation: Generation) -> Vec<DiskThresholdCrossed> {
-    rig.drain();
-    let all = rig.told.disk.iter();
+fn crossings(fixture: &mut Fixture, generation: Generation) -> Vec<DiskThresholdCrossed> {
+    fixture.drain();
+    let all = fixture.told.disk.iter();
     all.filter(|crossed| crossed.generation == generation.0).copied().collect()
 }
 
@@ -146,14 +146,14 @@ fn what_is_counted_per_cgroup_is_what_du_finds() {
     let device = device(mounted.path());
     let free = || statfs(mounted.path()).unwrap().f_bfree;
     let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
-    let mut rig = load();
-    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
-    rig.attach(AttachWhen::NearDiskThreshold);
+    let mut fixture = load();
+    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.attach(AttachWhen::NearDiskThreshold);
     let before = free();
     let [pod, ..] = &mut pods;
     pod.file("append", "first", 8 * MIB);
     pod.file("fallocate", "first", 16 * MIB);
-    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown(), "blocks that are reserved already");
+    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown(), "blocks that are reserved already");
     let mut numbers = Numbers(31);
     let mut files = [const { Vec::new() }; 3];
     for serial in 0..400 {
@@ -161,38 +161,38 @@ fn what_is_counted_per_cgroup_is_what_du_finds() {
             change(pod, &mut numbers, files, serial);
         }
         if serial % 100 == 99 {
-            assert_all_is_counted(&rig, &pods, device);
+            assert_all_is_counted(&fixture, &pods, device);
         }
     }
-    assert_all_is_counted(&rig, &pods, device);
-    let total = rig.kernel.disk_total(device).unwrap();
+    assert_all_is_counted(&fixture, &pods, device);
+    let total = fixture.kernel.disk_total(device).unwrap();
     assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "what statfs tells");
-    assert_eq!(rig.kernel.lost().unwrap().get(Counter::DiskUsageFull), 0);
+    assert_eq!(fixture.kernel.lost().unwrap().get(Counter::DiskUsageFull), 0);
 
     // No du finds this.
     let [pod, ..] = &mut pods;
-    let (bytes, inodes) = taken(&rig, pod.group.id(), device);
+    let (bytes, inodes) = taken(&fixture, pod.group.id(), device);
     pod.file("keep", "deleted", 100 * MIB);
     let held = (bytes + 100 * MIB as i64, inodes + 1);
-    assert_eq!(taken(&rig, pod.group.id(), device), held);
+    assert_eq!(taken(&fixture, pod.group.id(), device), held);
     pod.process.step("close 0");
-    assert_eq!(taken(&rig, pod.group.id(), device), (bytes, inodes));
+    assert_eq!(taken(&fixture, pod.group.id(), device), (bytes, inodes));
 }
 
 /// Each pod has what du finds, but for the map blocks of files in many pieces that workers of the kernel take and
 /// give back: the root group has those on cgroup v1, where nothing tells whose they are. Nothing is counted twice or
 /// lost.
-fn assert_all_is_counted(rig: &Rig, pods: &[Pod], device: u64) {
-    let (root, _) = taken(rig, fs::metadata(mount()).unwrap().ino(), device);
+fn assert_all_is_counted(fixture: &Fixture, pods: &[Pod], device: u64) {
+    let (root, _) = taken(fixture, fs::metadata(mount()).unwrap().ino(), device);
     let (mut found, mut counted) = ((0, 0), root);
     for pod in pods {
-        let (own, grown) = (taken(rig, pod.group.id(), device), pod.grown());
+        let (own, grown) = (taken(fixture, pod.group.id(), device), pod.grown());
         assert_eq!(own.1, grown.1);
         assert!(own.0.abs_diff(grown.0) <= 16 * BLOCK, "{own:?} of {grown:?}, root {root}");
         counted += own.0;
         found = (found.0 + grown.0, found.1 + grown.1);
     }
-    let total = rig.kernel.disk_total(device).unwrap();
+    let total = fixture.kernel.disk_total(device).unwrap();
     assert_eq!((total.bytes(), total.inodes), found);
     assert_eq!(counted, found.0);
 }
@@ -204,31 +204,31 @@ fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     pod.file("append", "log", BLOCK);
-    let mut rig = load();
-    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
-    rig.attach(AttachWhen::NearDiskThreshold);
+    let mut fixture = load();
+    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.attach(AttachWhen::NearDiskThreshold);
     for (what, beyond) in [("append", BLOCK), ("map", BLOCK), ("fallocate", 32 * MIB)] {
         let headroom = DiskHeadroom { bytes: Some(32 * MIB), inodes: None };
-        let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+        let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
         pod.file("append", &format!("{what}-below"), 32 * MIB - BLOCK);
-        assert_eq!(crossings(&mut rig, set), [], "{what}: not before");
+        assert_eq!(crossings(&mut fixture, set), [], "{what}: not before");
         pod.file(what, what, 32 * MIB);
         pod.file("append", "log", MIB);
-        let all = crossings(&mut rig, set);
+        let all = crossings(&mut fixture, set);
         let [crossed] = all.as_slice() else { panic!("one crossing by {what}, not {all:?}") };
         assert_eq!((crossed.device, crossed.resource), (device, DiskResource::Bytes));
         assert_eq!((crossed.leaf_id, crossed.tgid), (pod.group.id(), pod.process.pid()));
         assert!(crossed.beyond < beyond, "{what}: {crossed:?}");
     }
     // What is written while a sample is taken counts.
-    let since = rig.kernel.disk_total(device);
+    let since = fixture.kernel.disk_total(device);
     pod.file("append", "since", 8 * MIB);
     let headroom = DiskHeadroom { bytes: Some(16 * MIB), inodes: None };
-    let set = rig.kernel.set_disk_threshold(device, headroom, since).unwrap();
+    let set = fixture.kernel.set_disk_threshold(device, headroom, since).unwrap();
     pod.file("append", "since", 4 * MIB);
-    assert_eq!(crossings(&mut rig, set), []);
+    assert_eq!(crossings(&mut fixture, set), []);
     pod.file("append", "since", 4 * MIB);
-    assert_eq!(crossings(&mut rig, set).len(), 1);
+    assert_eq!(crossings(&mut fixture, set).len(), 1);
 }
 
 #[test]
@@ -237,22 +237,22 @@ fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
-    let mut rig = load();
+    let mut fixture = load();
     let headroom = DiskHeadroom { bytes: None, inodes: Some(20) };
-    let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
     for serial in 0..19 {
         pod.file("mkdir", &serial.to_string(), 0);
     }
-    assert_eq!(crossings(&mut rig, set), []);
+    assert_eq!(crossings(&mut fixture, set), []);
     for serial in 19..23 {
         pod.file("append", &serial.to_string(), 0);
     }
-    let all = crossings(&mut rig, set);
+    let all = crossings(&mut fixture, set);
     let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
-    rig.kernel.clear_disk_threshold(device);
-    assert_eq!(taken(&rig, pod.group.id(), device), (0, 0));
-    let (_, tokens) = rig.kernel.threshold_entries().unwrap();
+    fixture.kernel.clear_disk_threshold(device);
+    assert_eq!(taken(&fixture, pod.group.id(), device), (0, 0));
+    let (_, tokens) = fixture.kernel.threshold_entries().unwrap();
     assert_eq!(tokens, 0, "nothing is left of it");
 }
 
@@ -262,18 +262,18 @@ fn without_the_dense_hook_what_is_written_back_counts_once() {
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
-    let mut rig = load();
-    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    let mut fixture = load();
+    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
     pod.file("append", "before", 16 * MIB);
-    assert!(taken(&rig, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
+    assert!(taken(&fixture, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
     pod.file("sync", "before", 0);
-    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
-    rig.attach(AttachWhen::NearDiskThreshold);
+    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown());
+    fixture.attach(AttachWhen::NearDiskThreshold);
     pod.file("append", "near", 16 * MIB);
-    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown());
-    rig.detach(AttachWhen::NearDiskThreshold);
+    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown());
+    fixture.detach(AttachWhen::NearDiskThreshold);
     pod.file("sync", "near", 0);
-    assert_eq!(taken(&rig, pod.group.id(), device), pod.grown(), "it was counted when it was reserved");
+    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown(), "it was counted when it was reserved");
 }
 
 #[test]
@@ -284,33 +284,33 @@ fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted()
     let pod = Cgroup::new();
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
-    let mut rig = load();
-    rig.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    let mut fixture = load();
+    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
     let volume = mounted.path().join("volume").display().to_string();
     process.step(&format!("file fallocate {volume} {}", 4 * MIB));
     let beside = mounted.outside().join("beside").display().to_string();
     process.step(&format!("file fallocate {beside} {MIB}"));
     let held = (4 * MIB as i64, 1);
-    assert_eq!(taken(&rig, container.id(), device), held);
+    assert_eq!(taken(&fixture, container.id(), device), held);
     let (id, parent) = (container.id(), pod.id());
     process.end();
     container.remove();
-    rig.wait("the removal", |told| told.gone.iter().any(|gone| gone.id == id));
-    assert_eq!((taken(&rig, id, device), taken(&rig, parent, device)), ((0, 0), held));
+    fixture.wait("the removal", |told| told.gone.iter().any(|gone| gone.id == id));
+    assert_eq!((taken(&fixture, id, device), taken(&fixture, parent, device)), ((0, 0), held));
     let mut all = Vec::new();
-    rig.kernel.read_disk_usage(&mut all).unwrap();
+    fixture.kernel.read_disk_usage(&mut all).unwrap();
     assert!(all.iter().all(|usage| usage.device == device));
 }
 
 #[test]
 fn no_program_for_disks_is_loaded_unless_asked_for() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let of_disks = EventClass::ALL.into_iter().filter(|family| family.file_system().is_some());
     for family in of_disks {
-        assert!(rig.kernel.sources().iter().all(|info| info.source != family.name()));
+        assert!(fixture.kernel.sources().iter().all(|info| info.source != family.name()));
     }
-    let refused = rig.kernel.set_disk_threshold(1, ONLY_COUNT, None).unwrap_err();
+    let refused = fixture.kernel.set_disk_threshold(1, ONLY_COUNT, None).unwrap_err();
     assert_eq!(refused.to_string(), "no program for disks is attached");
 }
 
@@ -345,23 +345,23 @@ fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
         report_skip(&info.reason);
         return;
     }
-    let mut rig = Rig::of(loaded);
+    let mut fixture = Fixture::of(loaded);
     let headroom = DiskHeadroom { bytes: Some(64 * MIB), inodes: Some(20) };
-    let set = rig.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
     for serial in 0..15 {
         pod.file("mkdir", &serial.to_string(), 0);
     }
     pod.file("fallocate", "below", 60 * MIB);
-    assert_eq!(crossings(&mut rig, set), [], "not before");
+    assert_eq!(crossings(&mut fixture, set), [], "not before");
     pod.file("append", "buffered", 8 * MIB);
     for serial in 20..30 {
         pod.file("mkdir", &serial.to_string(), 0);
     }
-    let all = crossings(&mut rig, set);
+    let all = crossings(&mut fixture, set);
     let resources: Vec<_> = all.iter().map(|crossed| crossed.resource).collect();
     assert_eq!(resources, [DiskResource::Bytes, DiskResource::Inodes], "{all:?}");
     assert!(all.iter().all(|crossed| crossed.leaf_id == pod.group.id()), "{all:?}");
-    let (bytes, inodes) = taken(&rig, pod.group.id(), device);
+    let (bytes, inodes) = taken(&fixture, pod.group.id(), device);
     let (found_bytes, found_inodes) = pod.grown();
     assert!(bytes >= found_bytes && bytes <= found_bytes + 16 * MIB as i64, "{bytes} of {found_bytes}");
     assert_eq!(inodes, found_inodes);

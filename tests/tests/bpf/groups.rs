@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tests::process::HANG;
 
-use crate::rig::Stepper;
+use crate::fixture::Stepper;
 
 /// Where the memory controller is.
 pub(crate) fn mount() -> PathBuf {

@@ -11,22 +11,23 @@ use eviction_bpf::{
 };
 use eviction_node::backend::BackendSelection;
 
+use crate::fixture::{Fixture, need_bpf, need_some_bpf, report_skip, wait_until};
 use crate::groups::Cgroup;
-use crate::rig::{Rig, need_bpf, need_some_bpf, report_skip, wait_until};
 
 #[test]
 fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
     need_bpf!();
-    let rig = Rig::load();
-    let sources: Vec<_> = rig.kernel.sources().iter().map(|info| info.source).collect();
+    let fixture = Fixture::load();
+    let sources: Vec<_> = fixture.kernel.sources().iter().map(|info| info.source).collect();
     assert_eq!(sources, families().map(EventClass::name).collect::<Vec<_>>());
-    let ids = rig.kernel.program_ids();
+    let ids = fixture.kernel.program_ids();
     let used = ATTACH_METHODS.iter().filter(|backend| backend.class != EventClass::ChargeNear);
-    let used = used.filter(|backend| rig.kernel.sources().iter().any(|info| info.backend == backend.name));
+    let used =
+        used.filter(|backend| fixture.kernel.sources().iter().any(|info| info.backend == backend.name));
     assert_eq!(ids.len(), used.map(|backend| backend.hooks.len()).sum::<usize>());
     let loaded = |id: &u32| program_exists(*id);
     assert!(ids.iter().all(loaded));
-    drop(rig);
+    drop(fixture);
     // The kernel frees them after a grace period of its own.
     wait_until("the programs to be gone", || !ids.iter().any(loaded));
 }

@@ -2,12 +2,12 @@
 
 use eviction_bpf::AttachWhen;
 
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, report_skip};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, above, need_bpf, report_skip};
 
 /// False, and said, where there is no such hook.
-fn has_dense_hook(rig: &Rig) -> bool {
-    let every = rig.kernel.charge().unwrap().sees_every_charge;
+fn has_dense_hook(fixture: &Fixture) -> bool {
+    let every = fixture.kernel.charge().unwrap().sees_every_charge;
     if every {
         report_skip("this kernel shows every charge without a dense hook");
     }
@@ -21,32 +21,32 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
     let mut process = Stepper::start(&group);
     process.step("touch 128");
     process.step("give-back");
-    let mut rig = Rig::load();
-    if !has_dense_hook(&rig) {
+    let mut fixture = Fixture::load();
+    if !has_dense_hook(&fixture) {
         return;
     }
-    let near = rig.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
+    let near = fixture.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
     let grain = near.granularity_bytes;
-    assert!(!rig.kernel.is_attached(AttachWhen::NearThreshold), "it costs too much for every day");
+    assert!(!fixture.kernel.is_attached(AttachWhen::NearThreshold), "it costs too much for every day");
     for round in 0..3 {
-        rig.attach(AttachWhen::NearThreshold);
-        rig.attach(AttachWhen::NearThreshold);
+        fixture.attach(AttachWhen::NearThreshold);
+        fixture.attach(AttachWhen::NearThreshold);
         let line = group.usage() + 64 * MIB;
-        let armed = rig.kernel.set_threshold(group.id(), above(line)).unwrap();
+        let armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
         process.step("again");
-        let crossings = rig.crossings(armed);
+        let crossings = fixture.crossings(armed);
         let [crossed] = crossings.as_slice() else {
             panic!("one crossing in round {round}, not {crossings:?}");
         };
         assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
         process.step("give-back");
 
-        rig.detach(AttachWhen::NearThreshold);
+        fixture.detach(AttachWhen::NearThreshold);
         let mut leaves = Vec::new();
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         process.step("again");
         process.step("give-back");
-        rig.kernel.take_charged(&mut leaves).unwrap();
+        fixture.kernel.take_charged(&mut leaves).unwrap();
         let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
         assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
     }
@@ -79,44 +79,44 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
     need_bpf!();
     let Full { node, _pod, mut process } = Full::new();
     let beside = Cgroup::new();
-    let mut rig = Rig::load();
-    if !has_dense_hook(&rig) {
+    let mut fixture = Fixture::load();
+    if !has_dense_hook(&fixture) {
         return;
     }
-    let told = |rig: &mut Rig, process: &mut Stepper, growth: [u64; 2]| {
-        let armed = rig.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
-        let other = rig.kernel.set_threshold(beside.id(), above(beside.usage() + MIB)).unwrap();
+    let told = |fixture: &mut Fixture, process: &mut Stepper, growth: [u64; 2]| {
+        let armed = fixture.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
+        let other = fixture.kernel.set_threshold(beside.id(), above(beside.usage() + MIB)).unwrap();
         let crossings = growth.map(|grown| {
             process.step(&format!("touch {grown}"));
-            let crossings = rig.crossings(armed);
+            let crossings = fixture.crossings(armed);
             assert!(crossings.iter().all(|crossed| crossed.usage <= LIMIT), "{crossings:?}");
             crossings.len()
         });
-        assert_eq!(rig.crossings(other), [], "nothing was taken of that one");
+        assert_eq!(fixture.crossings(other), [], "nothing was taken of that one");
         crossings
     };
-    assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
-    rig.attach(AttachWhen::NearThreshold);
-    assert_eq!(told(&mut rig, &mut process, [32, 32]), [0, 1], "at the line, and once");
+    assert_eq!(told(&mut fixture, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
+    fixture.attach(AttachWhen::NearThreshold);
+    assert_eq!(told(&mut fixture, &mut process, [32, 32]), [0, 1], "at the line, and once");
 }
 
 #[test]
 fn what_reclaim_takes_while_a_reading_is_made_counts() {
     need_bpf!();
     let Full { node, _pod, mut process } = Full::new();
-    let mut rig = Rig::load();
-    if !has_dense_hook(&rig) {
+    let mut fixture = Fixture::load();
+    if !has_dense_hook(&fixture) {
         return;
     }
-    rig.attach(AttachWhen::NearThreshold);
+    fixture.attach(AttachWhen::NearThreshold);
     let far = above(LIMIT + 512 * MIB);
     for (counts, expected) in [(true, 1), (false, 0)] {
-        rig.kernel.set_threshold(node.id(), far).unwrap();
-        let since = rig.kernel.gross_charge(node.id()).filter(|_| counts);
+        fixture.kernel.set_threshold(node.id(), far).unwrap();
+        let since = fixture.kernel.gross_charge(node.id()).filter(|_| counts);
         process.step("touch 28");
         let level = above(node.usage() + 48 * MIB);
-        let armed = rig.kernel.set_threshold_since(node.id(), level, since).unwrap();
+        let armed = fixture.kernel.set_threshold_since(node.id(), level, since).unwrap();
         process.step("touch 28");
-        assert_eq!(rig.crossings(armed).len(), expected, "counted: {counts}");
+        assert_eq!(fixture.crossings(armed).len(), expected, "counted: {counts}");
     }
 }

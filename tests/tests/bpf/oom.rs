@@ -7,8 +7,8 @@ use eviction_bpf::{
     oom_limit_owner::{Attribution, OomLimitOwner, attribute},
 };
 
+use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf};
 
 fn page() -> u64 {
     rustix::param::page_size() as u64
@@ -26,7 +26,7 @@ fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
 #[test]
 fn a_kill_at_the_containers_own_limit() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let pod = Cgroup::new();
     let container = pod.child("container");
     container.limit(32 * MIB);
@@ -35,7 +35,7 @@ fn a_kill_at_the_containers_own_limit() {
     process.tell("touch 256");
     assert_eq!(process.answer(), "", "it must be killed");
 
-    let kill = rig.kill_of(process.pid());
+    let kill = fixture.kill_of(process.pid());
     assert_eq!(kill.pid, process.pid());
     assert_eq!(kill.comm_lossy().to_string(), "stepper");
     assert_eq!(kill.memcg_id(), Some(container.id()));
@@ -72,7 +72,7 @@ fn a_kill_at_the_containers_own_limit() {
 #[test]
 fn a_child_in_a_container_is_killed_at_the_pods_limit() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let pod = Cgroup::new();
     pod.limit(48 * MIB);
     let (first, second) = (pod.child("first"), pod.child("second"));
@@ -85,7 +85,7 @@ fn a_child_in_a_container_is_killed_at_the_pods_limit() {
     assert_eq!(parent.answer(), "ok", "the parent lives");
     bystander.step("touch 1");
 
-    let kill = rig.kill_of(child);
+    let kill = fixture.kill_of(child);
     assert_eq!(kill.memcg_id(), Some(second.id()));
     assert_eq!(owner_id(&kill), (Some(pod.id()), false));
 }
@@ -93,7 +93,7 @@ fn a_child_in_a_container_is_killed_at_the_pods_limit() {
 #[test]
 fn the_pods_limit_is_told_from_an_equal_one_of_its_container() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let pod = Cgroup::new();
     let container = pod.child("container");
     // The container's limit lies above the pod's by less than can be seen from usage.
@@ -102,14 +102,14 @@ fn the_pods_limit_is_told_from_an_equal_one_of_its_container() {
     let mut process = Stepper::start(&container);
     process.tell("touch 256");
     assert_eq!(process.answer(), "");
-    let kill = rig.kill_of(process.pid());
+    let kill = fixture.kill_of(process.pid());
     assert_eq!(owner_id(&kill), (Some(pod.id()), false));
 }
 
 #[test]
 fn many_kills_one_after_the_other_each_have_their_owner() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let pod = Cgroup::new();
     pod.limit(40 * MIB);
     let container = pod.child("container");
@@ -127,7 +127,7 @@ fn many_kills_one_after_the_other_each_have_their_owner() {
         let mut process = Stepper::start(&container);
         process.tell("touch 256");
         assert_eq!(process.answer(), "");
-        let kill = rig.kill_of(process.pid());
+        let kill = fixture.kill_of(process.pid());
         assert_eq!(owner_id(&kill), (Some(owner), false), "round {round}: {kill:?}");
         assert_eq!(kill.was_killed(), Some(true), "round {round}: {kill:?}");
     }
@@ -140,7 +140,7 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
     let pod = Cgroup::new();
     pod.limit(24 * MIB);
     let container = pod.child("container");
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: 16 << 10, ..LoadOptions::default() });
+    let mut fixture = Fixture::with(&LoadOptions { ring_bytes: 16 << 10, ..LoadOptions::default() });
     for round in 0..200 {
         pod.child(&format!("g{round}")).remove();
     }
@@ -152,16 +152,16 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
         process.pid()
     };
     killed(16 * MIB);
-    assert!(rig.kernel.lost().unwrap().get(Counter::LostOomKill) > 0);
-    rig.drain();
+    assert!(fixture.kernel.lost().unwrap().get(Counter::LostOomKill) > 0);
+    fixture.drain();
     let victim = killed(1 << 40);
-    assert_eq!(owner_id(&rig.kill_of(victim)), (Some(pod.id()), false));
+    assert_eq!(owner_id(&fixture.kill_of(victim)), (Some(pod.id()), false));
 }
 
 #[test]
 fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed() {
     need_bpf!();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let group = Cgroup::new();
     group.limit(16 * MIB);
     for round in 0..90 {
@@ -173,13 +173,13 @@ fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed
             _ => process.kill(),
         }
     }
-    rig.drain();
+    fixture.drain();
     let ours = |kill: &&OomKill| kill.memcg_id() == Some(group.id());
-    let kills = rig.told.kills.iter().filter(ours).count() as u64;
+    let kills = fixture.told.kills.iter().filter(ours).count() as u64;
     assert!(kills >= 30, "{kills}");
     assert_eq!(kills, group.oom_kills());
     // How many of the others the kernel marked is its own affair.
-    assert!(rig.told.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
+    assert!(fixture.told.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
 }
 
 #[test]
@@ -192,14 +192,14 @@ fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
     process.tell("touch 256");
     assert_eq!(process.answer(), "", "a kill that nobody saw");
 
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let mut process = Stepper::start(&container);
     process.step("touch 8");
     // What is seen a moment before a kill says nothing about that kill.
     std::thread::sleep(Duration::from_millis(50));
     process.tell("touch 256");
     assert_eq!(process.answer(), "");
-    let kill = rig.kill_of(process.pid());
+    let kill = fixture.kill_of(process.pid());
     let events = kill.chain[0].events.expect("event counts");
     assert!(events.oom_before.is_some_and(|oom| oom >= 1), "{events:?}");
     assert_eq!(owner_id(&kill), (Some(container.id()), false));

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use eviction_bpf::{Counter, ReclaimTime};
 
+use crate::fixture::{Fixture, MIB, Stepper, need_bpf, wait_until};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, need_bpf, wait_until};
 
 #[test]
 fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
@@ -14,22 +14,22 @@ fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
     let mut bounded = Stepper::start(&limited);
     let mut unbounded = Stepper::start(&free);
     limited.limit(24 * MIB);
-    let rig = Rig::load();
+    let fixture = Fixture::load();
     let start = Instant::now();
     bounded.step("write 96");
     let wall = start.elapsed();
     unbounded.step("write 96");
 
-    let stall = rig.kernel.reclaim_time(limited.id()).unwrap();
+    let stall = fixture.kernel.reclaim_time(limited.id()).unwrap();
     println!("{stall:?} in {wall:?}");
     assert!(stall.count > 0 && stall.ns > 0, "{stall:?}");
     // One thread cannot wait for longer than it took.
     assert!(u128::from(stall.ns) <= wall.as_nanos(), "{stall:?} in {wall:?}");
     // All that did not fit was taken back by whoever needed the room, but what a file's end freed.
     assert!(stall.reclaimed >= 32 * MIB, "{stall:?}");
-    assert_eq!(rig.kernel.reclaim_time(free.id()).unwrap(), ReclaimTime::default());
+    assert_eq!(fixture.kernel.reclaim_time(free.id()).unwrap(), ReclaimTime::default());
     let mut all = Vec::new();
-    rig.kernel.reclaim_times(&mut all).unwrap();
+    fixture.kernel.reclaim_times(&mut all).unwrap();
     assert!(all.contains(&(limited.id(), stall)));
     assert!(all.iter().all(|(id, _)| *id != free.id()));
 }
@@ -40,36 +40,40 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
     let pod = Cgroup::new();
     let (writer, idler) = (pod.child("writer"), pod.child("idler"));
     pod.limit(24 * MIB);
-    let rig = Rig::load();
+    let fixture = Fixture::load();
     let mut processes = [Stepper::start(&writer), Stepper::start(&writer)];
     let bystander = Stepper::start(&idler);
     let start = Instant::now();
     processes.iter_mut().for_each(|process| process.tell("write 64"));
     processes.iter_mut().for_each(|process| assert_eq!(process.answer(), "ok"));
     let wall = start.elapsed();
-    let stall = rig.kernel.reclaim_time(writer.id()).unwrap();
+    let stall = fixture.kernel.reclaim_time(writer.id()).unwrap();
     assert!(stall.ns > 0 && u128::from(stall.ns) <= 2 * wall.as_nanos(), "{stall:?} in {wall:?}");
-    assert_eq!(rig.kernel.reclaim_time(pod.id()).unwrap(), ReclaimTime::default(), "nobody is in it itself");
-    assert_eq!(rig.kernel.reclaim_time(idler.id()).unwrap(), ReclaimTime::default());
+    assert_eq!(
+        fixture.kernel.reclaim_time(pod.id()).unwrap(),
+        ReclaimTime::default(),
+        "nobody is in it itself"
+    );
+    assert_eq!(fixture.kernel.reclaim_time(idler.id()).unwrap(), ReclaimTime::default());
     drop(bystander);
 }
 
 #[test]
 fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
     need_bpf!();
-    let rig = Rig::load();
+    let fixture = Fixture::load();
     for _ in 0..10 {
         let group = Cgroup::new();
         group.limit(24 * MIB);
         let id = group.id();
         let mut process = Stepper::start(&group);
         process.tell("write 4096");
-        wait_until("the first reclaim", || rig.kernel.reclaim_time(id).unwrap().count > 0);
+        wait_until("the first reclaim", || fixture.kernel.reclaim_time(id).unwrap().count > 0);
         process.kill();
-        assert_eq!(rig.kernel.reclaiming(id).unwrap(), 0);
+        assert_eq!(fixture.kernel.reclaiming(id).unwrap(), 0);
         group.remove();
-        assert_eq!(rig.kernel.reclaim_time(id).unwrap(), ReclaimTime::default());
+        assert_eq!(fixture.kernel.reclaim_time(id).unwrap(), ReclaimTime::default());
     }
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     assert_eq!((lost.get(Counter::ReclaimTimeFull), lost.get(Counter::ReclaimStartFull)), (0, 0));
 }

@@ -20,8 +20,8 @@ use eviction_node::cgroup::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::storm::{Storm, held_bytes};
 
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
 use crate::groups::Cgroup;
-use crate::rig::{MIB, Rig, Stepper, above, need_bpf, wait_until};
 
 const GROUPS: usize = 500;
 
@@ -71,7 +71,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     let mut sampler = Sampler::new(root, &SamplerOptions::default(), |_| false).unwrap();
     let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
-    let mut rig = Rig::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
+    let mut fixture = Fixture::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
     let (mut dirty, mut seen) = (Vec::new(), BTreeSet::new());
     let armed = {
         let over = AtomicBool::new(false);
@@ -88,29 +88,29 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
             storm.go().unwrap();
             let start = std::time::Instant::now();
             let mut armed = None;
-            while rig.firings() < FIRINGS || rig.told.crossed.is_empty() || seen.len() < GROUPS {
-                let (fired, groups) = (rig.firings(), seen.len());
+            while fixture.firings() < FIRINGS || fixture.told.crossed.is_empty() || seen.len() < GROUPS {
+                let (fired, groups) = (fixture.firings(), seen.len());
                 assert!(
                     start.elapsed() < GUARD,
                     "{fired} firings, {groups} groups seen, crossed: {:?}",
-                    rig.told.crossed
+                    fixture.told.crossed
                 );
                 assert!(!churn.is_finished());
                 // A reader that sleeps while the ring runs over.
                 std::thread::sleep(Duration::from_millis(50));
-                rig.drain();
-                rig.kernel.take_charged(&mut dirty).unwrap();
+                fixture.drain();
+                fixture.kernel.take_charged(&mut dirty).unwrap();
                 seen.extend(dirty.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
-                if armed.is_none() && rig.kernel.lost().unwrap().records_lost() > 0 {
+                if armed.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
                     let level = above(grower.usage() + 4 * MIB);
-                    armed = Some(rig.kernel.set_threshold(grower.id(), level).unwrap());
+                    armed = Some(fixture.kernel.set_threshold(grower.id(), level).unwrap());
                 }
-                if armed.is_some() && rig.told.crossed.is_empty() {
+                if armed.is_some() && fixture.told.crossed.is_empty() {
                     process.step("touch 8");
                 }
             }
             drop(stop);
-            let fired = rig.firings();
+            let fired = fixture.firings();
             let elapsed = start.elapsed();
             println!(
                 "{fired} firings in {elapsed:?}, {} cgroups made and removed meanwhile",
@@ -120,22 +120,22 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
         })
     };
     storm.pause().unwrap();
-    assert_eq!(rig.crossings(armed).len(), 1);
+    assert_eq!(fixture.crossings(armed).len(), 1);
 
     // Every record came or was counted, by the programs' counters and by the numbers of those that came.
     make_a_record_on_each_cpu();
     wait_until("every record to be read or counted as lost", || {
-        let lost = rig.kernel.lost().unwrap();
-        rig.drain();
-        lost.get(Counter::Records) == rig.told.events + lost.records_lost()
+        let lost = fixture.kernel.lost().unwrap();
+        fixture.drain();
+        lost.get(Counter::Records) == fixture.told.events + lost.records_lost()
     });
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     println!("{lost:?}");
     assert!(lost.records_lost() > 0, "the ring was too small for this");
     make_a_record_on_each_cpu();
     wait_until("the numbers of the records to tell of all that was lost", || {
-        rig.drain();
-        rig.ring.missing() == rig.kernel.lost().unwrap().records_lost()
+        fixture.drain();
+        fixture.ring.missing() == fixture.kernel.lost().unwrap().records_lost()
     });
     assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)), "there was room for every figure");
 
@@ -158,12 +158,12 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
 fn a_ring_of_the_size_that_follows_the_number_of_cgroups_holds_a_restart_of_the_node() {
     need_bpf!();
     let node = Cgroup::new();
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let groups: Vec<_> = (0..440).map(|place| node.child(&format!("{place}"))).collect();
     // Nobody has read so far.
-    rig.drain();
-    let made = |id| rig.told.made.iter().any(|change| change.id == id);
+    fixture.drain();
+    let made = |id| fixture.told.made.iter().any(|change| change.id == id);
     assert!(groups.iter().all(|group| made(group.id())));
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     assert_eq!(lost.get(Counter::LostCgroupCreated), 0, "{lost:?}");
 }

@@ -7,8 +7,8 @@ use eviction_common::PIDS_CACHE_NS;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::fixture::{Fixture, Stepper, need_bpf, need_some_bpf};
 use crate::groups::{Cgroup, Pids};
-use crate::rig::{Rig, Stepper, need_bpf, need_some_bpf};
 
 #[test]
 fn forks_and_exits_are_counted_exactly() {
@@ -17,28 +17,28 @@ fn forks_and_exits_are_counted_exactly() {
     let mut process = Stepper::start(&ours);
     let bystander = Stepper::start(&other);
     process.step("forks 1");
-    let rig = Rig::with_some(EventClass::Task, &LoadOptions::default());
-    let before = rig.kernel.task_count(ours.id()).unwrap();
-    let all = rig.kernel.host_tasks().unwrap();
+    let fixture = Fixture::with_some(EventClass::Task, &LoadOptions::default());
+    let before = fixture.kernel.task_count(ours.id()).unwrap();
+    let all = fixture.kernel.host_tasks().unwrap();
     process.step("forks 200");
     process.step("threads 30");
     // A thread is joined before it has quite ended.
     process.end();
 
-    let count = rig.kernel.task_count(ours.id()).unwrap();
+    let count = fixture.kernel.task_count(ours.id()).unwrap();
     assert_eq!(before, Default::default());
     assert_eq!(count.process_forks, 200);
     assert_eq!(count.execs, 200, "each became another program");
     assert_eq!(count.forks, 230);
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
-    assert_eq!(rig.kernel.task_count(other.id()).unwrap(), Default::default());
-    let after = rig.kernel.host_tasks().unwrap();
+    assert_eq!(fixture.kernel.task_count(other.id()).unwrap(), Default::default());
+    let after = fixture.kernel.host_tasks().unwrap();
     assert!(after.forks - all.forks >= 230, "the whole machine counts them as well");
     assert!(after.exits - all.exits >= 231);
 
     let mut counts = Vec::new();
-    rig.kernel.task_counts(&mut counts).unwrap();
+    fixture.kernel.task_counts(&mut counts).unwrap();
     assert!(counts.contains(&(ours.id(), count)));
     drop(bystander);
 }
@@ -55,7 +55,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     }
     // Each of them has become a stepper, and told so.
     processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
-    let rig = Rig::with_some(EventClass::Task, &LoadOptions::default());
+    let fixture = Fixture::with_some(EventClass::Task, &LoadOptions::default());
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
         process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
@@ -69,7 +69,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
         let (forks, threads) = (EACH * forks(place), EACH * threads(place));
         let happened = [forks + threads, forks + threads + EACH, forks, forks + EACH, forks];
         let TaskCount { forks, exits, process_forks, process_exits, execs } =
-            rig.kernel.task_count(group.id()).unwrap();
+            fixture.kernel.task_count(group.id()).unwrap();
         let counted = [forks, exits, process_forks, process_exits, execs];
         let pairs = happened.into_iter().zip(counted);
         assert!(pairs.clone().all(|(happened, counted)| counted <= happened), "{happened:?}, {counted:?}");
@@ -80,7 +80,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
         short += forks + exits + execs;
     }
     // A kernel that preempts does not run a program while another task is in it. What it leaves out is counted.
-    let missed = rig.kernel.runs_missed();
+    let missed = fixture.kernel.runs_missed();
     let (_, missed) = missed.into_iter().find(|(family, _)| *family == EventClass::Task).unwrap();
     println!("{short} short, {missed} runs missed");
     assert!(short <= missed, "{short} are missing, and {missed} runs are known to be");
@@ -92,12 +92,12 @@ fn the_counts_of_a_removed_cgroup_are_gone() {
     let group = Cgroup::new();
     let id = group.id();
     let mut process = Stepper::start(&group);
-    let rig = Rig::load();
+    let fixture = Fixture::load();
     process.step("forks 3");
-    assert_eq!(rig.kernel.task_count(id).unwrap().process_forks, 3);
+    assert_eq!(fixture.kernel.task_count(id).unwrap().process_forks, 3);
     process.end();
     group.remove();
-    assert_eq!(rig.kernel.task_count(id).unwrap(), Default::default());
+    assert_eq!(fixture.kernel.task_count(id).unwrap(), Default::default());
 }
 
 #[test]
@@ -105,18 +105,19 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
     need_bpf!();
     let groups: Vec<_> = (0..3).map(|_| Cgroup::new()).collect();
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
-    let mut rig = Rig::with(&LoadOptions { cgroups: Some(1), fork_storm: 1, ..LoadOptions::default() });
-    let before = rig.kernel.host_tasks().unwrap();
+    let mut fixture =
+        Fixture::with(&LoadOptions { cgroups: Some(1), fork_storm: 1, ..LoadOptions::default() });
+    let before = fixture.kernel.host_tasks().unwrap();
     for _ in 0..3 {
         processes.iter_mut().for_each(|process| process.step("threads 10"));
     }
-    let counted = groups.iter().map(|group| rig.kernel.task_count(group.id()).unwrap().forks);
+    let counted = groups.iter().map(|group| fixture.kernel.task_count(group.id()).unwrap().forks);
     let counted: Vec<_> = counted.filter(|forks| *forks != 0).collect();
     assert!(counted.is_empty() || counted == [30], "{counted:?}");
-    let lost = rig.kernel.lost().unwrap();
+    let lost = fixture.kernel.lost().unwrap();
     assert!(lost.get(Counter::TaskStatsFull) > 0, "{lost:?}");
-    assert!(rig.kernel.host_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
-    let told: usize = groups.iter().map(|group| rig.alarms(Alarm::ForkStorm, group.id()).len()).sum();
+    assert!(fixture.kernel.host_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
+    let told: usize = groups.iter().map(|group| fixture.alarms(Alarm::ForkStorm, group.id()).len()).sum();
     assert_eq!(told, counted.len(), "a storm is seen where there is room");
 }
 
@@ -127,23 +128,24 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
     let mut process = Stepper::start(&stormy);
     let mut bystander = Stepper::start(&calm);
     // The lowest bound that there is, two within a tenth of a second: the machine may be slow.
-    let mut rig = Rig::with_some(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+    let mut fixture =
+        Fixture::with_some(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
     bystander.step("threads 1");
     process.step("threads 2000");
-    let told = rig.alarms(Alarm::ForkStorm, stormy.id());
+    let told = fixture.alarms(Alarm::ForkStorm, stormy.id());
     assert_eq!(told.len(), 1);
     assert_eq!((told[0].memcg_id, told[0].tgid, told[0].bound), (stormy.id(), process.pid(), 2));
     assert!(told[0].tasks >= 2, "{told:?}");
     process.step("threads 2000");
-    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
     // The machine may have booted a moment ago.
-    rig.kernel.reset_alarms(told[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
+    fixture.kernel.reset_alarms(told[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
     process.step("threads 2000");
-    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays told");
-    rig.kernel.reset_alarms(u64::MAX).unwrap();
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays told");
+    fixture.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("threads 2000");
-    assert_eq!(rig.alarms(Alarm::ForkStorm, stormy.id()).len(), 2);
-    assert_eq!(rig.alarms(Alarm::ForkStorm, calm.id()), []);
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 2);
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, calm.id()), []);
 }
 
 #[test]
@@ -151,10 +153,11 @@ fn without_a_bound_nothing_is_a_storm() {
     need_some_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
-    let mut rig = Rig::with_some(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
+    let mut fixture =
+        Fixture::with_some(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
     process.step("threads 2000");
-    assert_eq!(rig.alarms(Alarm::ForkStorm, group.id()), []);
-    assert_eq!(rig.kernel.task_count(group.id()).unwrap().forks, 2000);
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, group.id()), []);
+    assert_eq!(fixture.kernel.task_count(group.id()).unwrap().forks, 2000);
 }
 
 #[test]
@@ -166,22 +169,22 @@ fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
     let (pod_pids, container_pids) = (Pids::of(&pod), Pids::of(&container));
     container_pids.add(&process);
     pod_pids.limit(16);
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     process.step("park 12");
     assert_eq!(pod_pids.current(), 13);
-    assert_eq!(rig.alarms(Alarm::PidsLimit, pod_pids.id()), []);
+    assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()), []);
     process.step("park 1");
-    let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
+    let told = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
     assert_eq!(told.len(), 1);
     let alarm = told[0];
     assert_eq!((alarm.tasks, alarm.bound, alarm.depth), (14, 16, 1));
     assert_eq!((alarm.memcg_id, alarm.tgid), (container.id(), process.pid()));
     process.step("park 1");
-    assert_eq!(rig.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "told once");
-    assert_eq!(rig.alarms(Alarm::PidsLimit, container_pids.id()), [], "it has no limit of its own");
-    rig.kernel.reset_alarms(u64::MAX).unwrap();
+    assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "told once");
+    assert_eq!(fixture.alarms(Alarm::PidsLimit, container_pids.id()), [], "it has no limit of its own");
+    fixture.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("park 1");
-    let told = rig.alarms(Alarm::PidsLimit, pod_pids.id());
+    let told = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
     assert_eq!(told.last().map(|alarm| (alarm.tasks, alarm.bound)), Some((16, 16)));
     process.end();
 }
@@ -204,9 +207,9 @@ fn what_a_cpu_saw_last_hides_no_limit() {
     near_pids.add(&process);
     process.step("park 12");
     near_pids.limit(16);
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     let mut told =
-        |id: u64| rig.alarms(Alarm::PidsLimit, id).iter().map(|told| told.tasks).collect::<Vec<_>>();
+        |id: u64| fixture.alarms(Alarm::PidsLimit, id).iter().map(|told| told.tasks).collect::<Vec<_>>();
     calm.step("park 1");
     process.step("park 1");
     assert_eq!(told(near_pids.id()), [14], "another group's limit");
@@ -230,34 +233,37 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     let mut process = Stepper::start(&container);
     let (node_pids, container_pids) = (Pids::of(&node), Pids::of(&container));
     container_pids.add(&process);
-    let mut rig = Rig::load();
+    let mut fixture = Fixture::load();
     // Forks that saw nothing near, a moment before something is.
     process.step("park 1");
-    let told = |rig: &mut Rig| {
-        rig.drain();
-        let ours = rig.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
+    let told = |fixture: &mut Fixture| {
+        fixture.drain();
+        let ours = fixture.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
-    rig.kernel.set_pid_threshold(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 })).unwrap();
+    fixture
+        .kernel
+        .set_pid_threshold(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 }))
+        .unwrap();
     process.step("park 7");
-    assert_eq!(told(&mut rig), []);
+    assert_eq!(told(&mut fixture), []);
     process.step("park 5");
-    let first = told(&mut rig);
+    let first = told(&mut fixture);
     assert_eq!(first.len(), 1);
     assert_eq!((first[0].tasks, first[0].bound, first[0].memcg_id), (10, 10, container.id()));
 
     // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
-    let before = rig.kernel.host_tasks().unwrap().net();
-    rig.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
+    let before = fixture.kernel.host_tasks().unwrap().net();
+    fixture.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");
-    rig.wait("the whole machine's line", |told| {
+    fixture.wait("the whole machine's line", |told| {
         told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks).count() == 2
     });
-    let second = told(&mut rig)[1];
+    let second = told(&mut fixture)[1];
     assert!(second.tasks >= second.bound && second.key_id > first[0].key_id, "{second:?}, {before} before");
 
-    rig.kernel.set_pid_threshold(None).unwrap();
+    fixture.kernel.set_pid_threshold(None).unwrap();
     process.step("park 100");
-    assert_eq!(told(&mut rig).len(), 2, "disarmed");
+    assert_eq!(told(&mut fixture).len(), 2, "disarmed");
     process.end();
 }

@@ -21,7 +21,7 @@ const HEADROOM: u64 = 24 * MIB;
 
 /// A node with a pod that has asked for nothing and uses much of the disk, and one that keeps to what it asked for. The
 /// agent has its kill order on the first.
-struct Scene {
+struct Testbed {
     node: Node,
     hog: usize,
     modest: usize,
@@ -30,7 +30,7 @@ struct Scene {
     agent: Agent,
 }
 
-impl Scene {
+impl Testbed {
     /// Or why there is none here.
     fn new(disk: &FileSystem, mut node: Node) -> Result<Self, String> {
         let hog = node.add(pod("hog", None)).unwrap();
@@ -50,10 +50,10 @@ impl Scene {
         if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
             return Err(format!("no hook on reservations of ext4: {:?}", agent.backend("disk near")));
         }
-        let scene = Self { node, hog, modest, writers, threshold, agent };
-        wait_until("an armed kill order", || scene.metric("eviction_agent_kernel_kill_armed") == 1.0)
+        let testbed = Self { node, hog, modest, writers, threshold, agent };
+        wait_until("an armed kill order", || testbed.metric("eviction_agent_kernel_kill_armed") == 1.0)
             .unwrap();
-        Ok(scene)
+        Ok(testbed)
     }
 
     fn metric(&self, name: &str) -> f64 {
@@ -69,11 +69,11 @@ impl Scene {
     }
 }
 
-/// Makes a scene, or ends the test.
-macro_rules! scene {
+/// Makes a testbed, or ends the test.
+macro_rules! testbed {
     ($disk:expr) => {
-        match Scene::new($disk, node!()) {
-            Ok(scene) => scene,
+        match Testbed::new($disk, node!()) {
+            Ok(testbed) => testbed,
             Err(why) => tests::skip!("{why}"),
         }
     };
@@ -82,39 +82,39 @@ macro_rules! scene {
 #[test]
 fn the_writer_that_crosses_is_killed_in_the_kernel_and_the_rest_of_its_pod_is_evicted() {
     let disk = mount!(Kind::Ext4);
-    let mut scene = scene!(&disk);
-    let mut runaway = writing(&disk, &scene.node, scene.hog, 200);
+    let mut testbed = testbed!(&disk);
+    let mut runaway = writing(&disk, &testbed.node, testbed.hog, 200);
     assert_eq!(runaway.process().wait().unwrap().signal(), Some(9));
     let left = available(&disk);
     // A write looks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
-    assert!(left + MIB / 2 >= scene.threshold, "{left} of {}", scene.threshold);
-    assert!(left < scene.threshold + MIB, "it was killed at {left} of {}", scene.threshold);
-    let decision = scene.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    assert!(left + MIB / 2 >= testbed.threshold, "{left} of {}", testbed.threshold);
+    assert!(left < testbed.threshold + MIB, "it was killed at {left} of {}", testbed.threshold);
+    let decision = testbed.agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "nodefs.available"));
     let is_kill = |event: &Event| event.kind() == "kernel_kill";
-    let kill = scene.agent.wait_for("the event of the kernel kill", GUARD, is_kill).unwrap();
+    let kill = testbed.agent.wait_for("the event of the kernel kill", GUARD, is_kill).unwrap();
     assert_eq!((kill.text("signal"), kill.number("id")), ("nodefs.available", decision.number("id")));
-    assert_eq!(kill.number("threshold_bytes"), Some(scene.threshold));
-    scene.wait_for_the_end();
-    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 1.0);
-    scene.agent.stop().unwrap();
+    assert_eq!(kill.number("threshold_bytes"), Some(testbed.threshold));
+    testbed.wait_for_the_end();
+    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
+    testbed.agent.stop().unwrap();
 }
 
 #[test]
 fn a_writer_of_another_pod_is_not_killed_and_the_pod_that_would_go_is_evicted_by_the_agent() {
     let disk = mount!(Kind::Ext4);
-    let mut scene = scene!(&disk);
-    let mut other = writing(&disk, &scene.node, scene.modest, 100);
+    let mut testbed = testbed!(&disk);
+    let mut other = writing(&disk, &testbed.node, testbed.modest, 100);
     other.wait_event("written").unwrap();
-    let decision = scene.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = testbed.agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_ne!(decision.text("detected_by"), "kernel_kill");
-    scene.wait_for_the_end();
-    assert_eq!(scene.metric("eviction_agent_kernel_kills_total"), 0.0);
+    testbed.wait_for_the_end();
+    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 0.0);
     let reason = [("reason", "not_victim")];
     let suppressed =
-        scene.agent.metrics().unwrap().sum("eviction_agent_kernel_kill_suppressed_total", &reason);
+        testbed.agent.metrics().unwrap().sum("eviction_agent_kernel_kill_suppressed_total", &reason);
     assert!(suppressed >= 1.0, "{suppressed}");
     assert!(other.process().is_running().unwrap());
-    scene.agent.stop().unwrap();
+    testbed.agent.stop().unwrap();
 }

@@ -19,7 +19,7 @@ use crate::MIB;
 use crate::agent::{GUARD, is_decision, pod, writer, writing};
 
 /// A file system with the images of a containerd and the volumes of two pods.
-struct Scene {
+struct Testbed {
     // Ended in this order: whoever writes, containerd, the disk.
     stays: Workload,
     node: Node,
@@ -30,7 +30,7 @@ struct Scene {
 }
 
 /// Images `pause`, `small` and `large`, and a pod `stays` that has written one MiB.
-fn scene() -> Result<Scene, String> {
+fn testbed() -> Result<Testbed, String> {
     let runtime = Runtime::find()?;
     let disk = FileSystem::new(Kind::Ext4, 800 * MIB, "eviction-reclaim-test")
         .map_err(|error| format!("no ext4 can be mounted here: {error:#}"))?;
@@ -44,13 +44,13 @@ fn scene() -> Result<Scene, String> {
     node.add(pod("stays", None)).unwrap();
     let stays = writer(&disk, &node, 1, 1);
     let free = available(&disk);
-    Ok(Scene { stays, node, containerd, disk, free })
+    Ok(Testbed { stays, node, containerd, disk, free })
 }
 
-macro_rules! scene {
+macro_rules! testbed {
     () => {
-        match scene() {
-            Ok(scene) => scene,
+        match testbed() {
+            Ok(testbed) => testbed,
             Err(why) => tests::skip!("{why}"),
         }
     };
@@ -61,7 +61,7 @@ fn available(disk: &FileSystem) -> u64 {
     stats.f_bavail * stats.f_frsize
 }
 
-impl Scene {
+impl Testbed {
     /// An agent whose threshold is so much below what is available.
     fn start(&self, mib_below: u64, action: &'static str) -> Agent {
         self.start_at(&self.containerd.socket(), mib_below, action)
@@ -111,12 +111,12 @@ fn reclaimed(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
 
 #[test]
 fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
-    let mut scene = scene!();
-    let mut agent = scene.start(30, "kill");
+    let mut testbed = testbed!();
+    let mut agent = testbed.start(30, "kill");
     // 20 MiB below the threshold: `large` alone makes up for it.
-    let mut hog = writer(&scene.disk, &scene.node, 0, 50);
+    let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
-    assert_eq!(scene.images(), ["pause", "small"]);
+    assert_eq!(testbed.images(), ["pause", "small"]);
     assert!(!agent.heard().unwrap().iter().any(is_decision));
     let metrics = agent.metrics().unwrap();
     let images = metrics.sum("eviction_agent_node_reclaim_removed_total", &[("kind", "images")]);
@@ -125,7 +125,7 @@ fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
     // Once more: what is left is not enough.
     let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
     agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
-    let mut more = writing(&scene.disk, &scene.node, 0, 170);
+    let mut more = writing(&testbed.disk, &testbed.node, 0, 170);
     // The agent may act while the pod still writes: `small` is enough for a moment then, or the pod is
     // killed before it has written all.
     let (first, mut images) = reclaimed(&mut agent, 1);
@@ -137,27 +137,27 @@ fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
     assert_eq!(images, ["small:1"]);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
-    assert_eq!(scene.images(), ["pause"]);
+    assert_eq!(testbed.images(), ["pause"]);
     let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("its end", GUARD, is_end).unwrap();
     assert!(!hog.process().is_running().unwrap() && !more.process().is_running().unwrap());
-    assert!(scene.stays.process().is_running().unwrap());
+    assert!(testbed.stays.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 
 /// As in the chart: the agent has no socket of the runtime.
 #[test]
 fn through_the_proxy_images_go_as_without_it() {
-    let scene = scene!();
-    let socket = scene.disk.outside().join("proxy.sock");
+    let testbed = testbed!();
+    let socket = testbed.disk.outside().join("proxy.sock");
     let mut command = Command::new(agent::binary().unwrap());
-    command.args(["cri-proxy", "--cri-socket"]).arg(scene.containerd.socket()).arg("--listen").arg(&socket);
+    command.args(["cri-proxy", "--cri-socket"]).arg(testbed.containerd.socket()).arg("--listen").arg(&socket);
     let mut proxy = command.spawn().unwrap();
     wait_until("the socket of the proxy", || socket.exists()).unwrap();
-    let mut agent = scene.start_at(&socket, 30, "kill");
-    let _hog = writer(&scene.disk, &scene.node, 0, 50);
+    let mut agent = testbed.start_at(&socket, 30, "kill");
+    let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
     assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
-    assert_eq!(scene.images(), ["pause", "small"]);
+    assert_eq!(testbed.images(), ["pause", "small"]);
     agent.stop().unwrap();
     signal(proxy.id(), Signal::TERM).unwrap();
     assert!(proxy.wait().unwrap().success(), "SIGTERM ends it in order");
@@ -165,14 +165,14 @@ fn through_the_proxy_images_go_as_without_it() {
 
 #[test]
 fn a_dry_run_lists_the_same_images_and_removes_none() {
-    let scene = scene!();
-    let mut agent = scene.start(30, "none");
-    let mut hog = writer(&scene.disk, &scene.node, 0, 50);
+    let testbed = testbed!();
+    let mut agent = testbed.start(30, "none");
+    let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let all = vec!["large:1".to_owned(), "small:1".to_owned()];
     assert_eq!(reclaimed(&mut agent, 0), ("listed".to_owned(), all));
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
-    assert_eq!(scene.images(), ["large", "pause", "small"]);
+    assert_eq!(testbed.images(), ["large", "pause", "small"]);
     assert!(hog.process().is_running().unwrap());
     let metrics = agent.metrics().unwrap();
     assert_eq!(metrics.sum("eviction_agent_node_reclaim_removed_total", &[]), 0.0);
@@ -181,12 +181,12 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
 
 #[test]
 fn a_runtime_that_hangs_costs_ten_seconds_and_then_the_pod_goes() {
-    let scene = scene!();
-    let mut agent = scene.start(30, "kill");
-    scene.containerd.signal(Signal::STOP).unwrap();
-    let _hog = writer(&scene.disk, &scene.node, 0, 50);
+    let testbed = testbed!();
+    let mut agent = testbed.start(30, "kill");
+    testbed.containerd.signal(Signal::STOP).unwrap();
+    let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let (result, images) = reclaimed(&mut agent, 0);
-    scene.containerd.signal(Signal::CONT).unwrap();
+    testbed.containerd.signal(Signal::CONT).unwrap();
     assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");

@@ -9,7 +9,7 @@ use tests::cluster::{Account, Cluster};
 use tests::node::{MIB, Node};
 use tests::workload::{self, Workload};
 
-use crate::rig;
+use crate::fixture;
 
 /// The node's name in the cluster.
 pub(crate) const NODE: &str = "n1";
@@ -70,7 +70,7 @@ pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options 
 
 /// Starts it.
 pub(crate) fn start(node: &Node, kubeconfig: &Path) -> Agent {
-    Agent::start_recorded(&options(node, kubeconfig), rig::interrupt()).unwrap()
+    Agent::start_recorded(&options(node, kubeconfig), fixture::interrupt()).unwrap()
 }
 
 /// Waits until the agent says this of its pods.
@@ -91,7 +91,7 @@ pub(crate) fn wait_for_metric(
     labels: &[(&str, &str)],
     fits: impl Fn(f64) -> bool,
 ) -> f64 {
-    rig::interrupt()
+    fixture::interrupt()
         .until(name, GUARD, || {
             let value = agent.metrics()?.sum(name, labels);
             Ok(fits(value).then_some(value))

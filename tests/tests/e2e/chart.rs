@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 use tests::cluster::{Cluster, NAME, Options};
 use tests::helm::{Helm, chart};
 
-use crate::rig;
+use crate::fixture;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
 /// A cluster and the Helm of its administrator.
 fn cluster() -> Option<(Cluster, Helm)> {
     let helm = Helm::find()?;
-    let cluster = rig::cluster(&Options::default())?;
+    let cluster = fixture::cluster(&Options::default())?;
     let kubeconfig = cluster.admin_kubeconfig().unwrap();
     Some((cluster, helm.of_cluster(kubeconfig)))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tests::agent::binary;
 use tests::cluster::{Cluster, Options, Patch};
 
-use crate::rig;
+use crate::fixture;
 
 const KEY: &str = "eviction-agent.io/memory-pressure";
 
@@ -32,7 +32,7 @@ fn kinds(node: &Value) -> Vec<&str> {
 
 #[test]
 fn what_the_agent_has_written_goes_and_what_others_have_stays() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     let rules = json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
         {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},

@@ -10,7 +10,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::agent::{self, NODE};
-use crate::rig;
+use crate::fixture;
 
 /// A node in small of that name with that pod, which the API server takes for a running one.
 pub(crate) fn node_with_pod(cluster: &Cluster, name: &str, pod: &str) -> Node {
@@ -75,7 +75,7 @@ pub(crate) fn options(
     let state = node.file("state");
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
-    // What the rig says by itself; a new argument has to be told to it.
+    // What the fixture says by itself; a new argument has to be told to it.
     for name in ["--output", "--log-format", "--listen-address"] {
         assert!(given.remove(name).is_some(), "{name}");
     }
@@ -102,7 +102,7 @@ fn pods_of_agent(cluster: &Cluster) -> BTreeMap<String, Value> {
 #[test]
 fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let options = Options { controllers: true, scheduler: true };
-    let Some(mut cluster) = rig::cluster(&options) else { return };
+    let Some(mut cluster) = fixture::cluster(&options) else { return };
     for name in [NODE, "tainted"] {
         cluster.add_node(name).unwrap();
     }
@@ -132,7 +132,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
     let mut agent = Agent::start_recorded(
         &self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig),
-        rig::interrupt(),
+        fixture::interrupt(),
     )
     .unwrap();
     assert_eq!(kubelet.statuses(), [200]);
@@ -150,7 +150,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
 
 #[test]
 fn an_agent_changes_no_other_node_and_no_pod_there() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     for name in [NODE, "other"] {
         cluster.add_node(name).unwrap();
         cluster.make_pod(&manifest::pod(&format!("on-{name}"), name)).unwrap();

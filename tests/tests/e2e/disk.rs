@@ -11,8 +11,8 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::{self, Workload};
 
 use crate::agent::{self, NODE};
+use crate::fixture;
 use crate::marks;
-use crate::rig;
 
 const VOLUME: &str = "scratch";
 
@@ -36,7 +36,7 @@ impl World {
             tests::report_skip("no cgroups can be made here");
             return None;
         };
-        let cluster = rig::cluster(&cluster::Options::default())?;
+        let cluster = fixture::cluster(&cluster::Options::default())?;
         cluster.add_node(NODE).unwrap();
         Some(Self { cluster, node, disk })
     }
@@ -80,7 +80,7 @@ impl World {
         let config = Some(at_the_line(&self.node).unwrap());
         Agent::start_recorded(
             &Options { pods: None, config, action: "evict", more, ..options },
-            rig::interrupt(),
+            fixture::interrupt(),
         )
         .unwrap()
     }

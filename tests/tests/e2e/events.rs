@@ -11,7 +11,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::{self, Workload};
 
 use crate::agent::{self, NODE, wait_for_metric};
-use crate::rig;
+use crate::fixture;
 
 const MEMORY: u64 = 320 * MIB;
 const PIDS: u64 = 400;
@@ -39,7 +39,7 @@ fn rules() -> Value {
 impl World {
     /// A node with these pods of the namespace `shop`.
     pub(crate) fn new(label: &str, pods: impl IntoIterator<Item = PodSpec>) -> Option<Self> {
-        let mut cluster = rig::cluster(&cluster::Options::default())?;
+        let mut cluster = fixture::cluster(&cluster::Options::default())?;
         let Ok(mut node) = Node::new(label, MEMORY, PIDS) else {
             tests::report_skip("no cgroups can be made here");
             return None;
@@ -60,7 +60,7 @@ impl World {
         let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
         let options = Options { pods: None, config, action: "evict", more, ..options };
-        let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+        let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
         let placed = self.node.pods.len();
         agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
         agent
@@ -82,7 +82,7 @@ impl World {
     /// Waits until they are so.
     fn wait_for_events(&self, namespace: &str, reason: &str, fits: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let what = format!("events {reason} in {namespace}");
-        rig::interrupt()
+        fixture::interrupt()
             .until(&what, GUARD, || {
                 let events = self.events(namespace, reason);
                 Ok(fits(&events).then_some(events))
@@ -281,7 +281,7 @@ fn what_could_not_be_told_is_told_when_the_server_is_back_and_a_missing_right_is
     world.cluster.set_rules("agent", &agent::watching_rules()).unwrap();
     let client = world.cluster.client(&world.cluster.token("agent").unwrap()).unwrap();
     let path = "/apis/events.k8s.io/v1/namespaces/shop/events/none";
-    rig::interrupt()
+    fixture::interrupt()
         .until("the right is gone", GUARD, || {
             Ok((client.patch(Patch::Merge, path, &json!({}))?.status == 403).then_some(()))
         })

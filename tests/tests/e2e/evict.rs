@@ -8,8 +8,8 @@ use tests::cluster::{self, Cluster, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
+use crate::fixture;
 use crate::marks;
-use crate::rig;
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(90);
@@ -26,7 +26,7 @@ pub(crate) struct World {
 impl World {
     /// A node with these pods, in a cluster that knows them.
     pub(crate) fn new(pods: &[&str]) -> Option<Self> {
-        let cluster = rig::cluster(&cluster::Options::default())?;
+        let cluster = fixture::cluster(&cluster::Options::default())?;
         let Ok(mut node) = Node::new("evict", MEMORY, PIDS) else {
             tests::report_skip("no cgroups can be made here");
             return None;
@@ -44,7 +44,7 @@ impl World {
     fn start(&self, kubelet: &Value, eviction: &Value) -> Agent {
         Agent::start_recorded(
             &self.options("evict", kubelet, eviction, self.cluster.port()),
-            rig::interrupt(),
+            fixture::interrupt(),
         )
         .unwrap()
     }
@@ -107,7 +107,7 @@ impl World {
         hog.process().child().kill().unwrap();
         hog.process().wait().unwrap();
         let is_back = || Ok((self.node.working_set()? < MEMORY / 2).then_some(()));
-        rig::interrupt().until("that memory is back", GUARD, is_back).unwrap();
+        fixture::interrupt().until("that memory is back", GUARD, is_back).unwrap();
     }
 
     pub(crate) fn pod(&self, name: &str) -> Value {
@@ -247,7 +247,7 @@ fn a_dry_run_tells_what_the_server_would_answer() {
     let before = world.pod("hog");
     let mut options = world.options("evict", &hard(), &json!({}), world.cluster.port());
     options.more.push("--dry-run=server".to_owned());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let mut hog = world.hog(0, "270M");
     assert_eq!(outcome(&mut agent, "hog", "dry_run").text("reason"), "accepted");
     assert_eq!(world.pod("hog"), before);

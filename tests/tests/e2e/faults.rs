@@ -11,11 +11,11 @@ use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::workload::Workload;
 
 use crate::evict::{GUARD, World, hard, outcome};
-use crate::rig;
+use crate::fixture;
 
 /// Waits until the agent says this of the API server so many times in all.
 fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
-    rig::interrupt()
+    fixture::interrupt()
         .until(&format!("{state} for the {times}. time"), GUARD, || {
             let is_it = |event: &&Event| event.kind() == "kube_api" && event.text("state") == state;
             Ok((agent.heard()?.iter().filter(is_it).count() >= times).then_some(()))
@@ -47,7 +47,7 @@ fn whatever_is_wrong_nobody_goes_and_then_it_is_decided_anew() {
     let Some(mut world) = World::new(&names) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
     let options = world.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     for (times, (name, begin)) in (1..).zip(faults) {
         begin(&proxy);
         let hog = world.hog(0, "270M");
@@ -70,7 +70,7 @@ fn who_is_another_than_before_is_not_asked_until_somebody_vouches_for_it() {
     let proxy = Proxy::start(&world.cluster).unwrap();
     let mut options = world.options("evict", &hard(), &json!({}), proxy.port());
     let authority = with_own_authority(&world, &mut options);
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let other = proxy.become_stranger().unwrap();
     proxy.cut();
     let _hog = world.hog(0, "270M");
@@ -102,7 +102,7 @@ fn a_slow_server_is_asked_all_the_same() {
     let proxy = Proxy::start(&world.cluster).unwrap();
     proxy.on(When::any().watch(false), Fault::Late(Duration::from_secs(3)));
     let options = world.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let _hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "accepted");
     assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "kube_api"));
@@ -115,7 +115,7 @@ fn where_it_is_told_to_the_victim_is_killed_instead() {
     let proxy = Proxy::start(&world.cluster).unwrap();
     let hands = json!({"whenAPIServerDown": "Kill"});
     let options = world.options("evict", &hard(), &hands, proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let mut quiet = world.hog(1, "8M");
     proxy.hang();
     let mut hog = world.hog(0, "270M");
@@ -142,7 +142,7 @@ fn where_it_is_told_to_the_victim_is_frozen_until_the_server_is_back() {
     let Some(world) = World::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
     let options = world.options("evict", &hard(), &json!({"whenAPIServerDown": "Freeze"}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let frozen = |pod: usize| world.node.pods[pod].containers[0].group.is_frozen().unwrap();
     proxy.hang();
     let mut hog = world.hog(0, "270M");
@@ -163,7 +163,7 @@ fn a_frozen_pod_goes_on_after_a_while_and_when_the_agent_ends() {
     proxy.refuse();
     let short = json!({"whenAPIServerDown": "Freeze", "freezeTimeout": "1s"});
     let options = world.options("evict", &hard(), &short, proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let _hog = world.hog(0, "270M");
     wait_for_freeze(&mut agent, "frozen");
     assert_eq!(wait_for_freeze(&mut agent, "thawed").text("reason"), "timeout");
@@ -171,7 +171,7 @@ fn a_frozen_pod_goes_on_after_a_while_and_when_the_agent_ends() {
     assert!(agent.stop().unwrap().success());
     let config = options.config.as_ref().unwrap();
     std::fs::write(config, std::fs::read_to_string(config).unwrap().replace("\"1s\"", "\"1h\"")).unwrap();
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     wait_for_freeze(&mut agent, "frozen");
     assert!(frozen());
     assert!(agent.stop().unwrap().success());
@@ -186,7 +186,7 @@ fn what_nobody_answered_is_open_until_somebody_does() {
     proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Reset(0));
     proxy.on(When::any().method(Method::GET), Fault::Lost);
     let options = world.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let _next = world.hog(1, "40M");
     let _hog = world.hog(0, "240M");
     outcome(&mut agent, "hog", "unknown");
@@ -216,7 +216,7 @@ fn who_is_rejected_is_let_be_for_a_while() {
         "thresholdMargin": {"mode": "Never"},
     });
     std::fs::write(options.config.as_ref().unwrap(), config.to_string()).unwrap();
-    let mut agent = Agent::start_recorded(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let _hog = world.hog(0, "270M");
     outcome(&mut agent, "hog", "rejected");
     // The pressure goes on, and the same pod would be chosen at each look.

@@ -13,7 +13,7 @@ use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{Cluster, Options, Patch, manifest};
 use tokio::sync::mpsc;
 
-use crate::rig;
+use crate::fixture;
 
 /// A guard against a hand that hangs.
 const GUARD: Duration = Duration::from_secs(90);
@@ -28,14 +28,14 @@ fn rules() -> Value {
 }
 
 /// The hand works while something is waited for, and the cluster is looked at in between.
-struct Rig {
+struct Fixture {
     runtime: tokio::runtime::Runtime,
     hand: Evictor,
     outcomes: mpsc::Receiver<KillUpdate>,
     decisions: u64,
 }
 
-impl Rig {
+impl Fixture {
     fn new(cluster: &Cluster, account: &str, rules: &Value, config: EvictorConfig) -> Self {
         Self::at(cluster.port(), cluster, account, rules, config)
     }
@@ -92,7 +92,7 @@ impl Rig {
 }
 
 /// The first answer of a server that comes to itself again.
-fn until_heard(hand: &mut Rig, pod: &PodName) -> ApiResult {
+fn until_heard(hand: &mut Fixture, pod: &PodName) -> ApiResult {
     loop {
         match hand.evict(pod) {
             ApiResult::NotSent { .. } | ApiResult::Unknown { .. } => {}
@@ -127,9 +127,9 @@ fn disruptions(pod: &Value) -> Vec<&str> {
 
 #[test]
 fn one_pod_is_evicted_and_no_other() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &rules(), EvictorConfig::default());
+    let mut hand = Fixture::new(&cluster, "hand", &rules(), EvictorConfig::default());
     let web = run(&cluster, "web");
     // Never a grace period of 0, with which the object would be gone and its containers not.
     for (grace, granted) in [(7, 7), (0, 1)] {
@@ -167,9 +167,9 @@ fn one_pod_is_evicted_and_no_other() {
 
 #[test]
 fn a_budget_is_asked_and_only_then_ignored() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &rules(), EvictorConfig::default());
+    let mut hand = Fixture::new(&cluster, "hand", &rules(), EvictorConfig::default());
     let web = run(&cluster, "web");
     cluster.add_budget("one", "web", 1, 0).unwrap();
     let answered = hand.evict(&web);
@@ -200,9 +200,9 @@ fn a_budget_is_asked_and_only_then_ignored() {
 
 #[test]
 fn a_missing_right_is_told_and_costs_no_pod() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
-    let mut hand = Rig::new(&cluster, "hand", &json!([]), EvictorConfig::default());
+    let mut hand = Fixture::new(&cluster, "hand", &json!([]), EvictorConfig::default());
     let web = run(&cluster, "web");
     let answered = hand.evict(&web);
     assert!(
@@ -224,10 +224,10 @@ fn a_missing_right_is_told_and_costs_no_pod() {
 
 #[test]
 fn a_dry_run_is_checked_and_writes_nothing() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let config = EvictorConfig { is_dry: true, ..EvictorConfig::default() };
-    let mut hand = Rig::new(&cluster, "hand", &rules(), config);
+    let mut hand = Fixture::new(&cluster, "hand", &rules(), config);
     let web = run(&cluster, "web");
     let before = seen(&cluster, &web);
     assert_eq!(hand.evict(&web), ApiResult::Accepted);
@@ -239,10 +239,10 @@ fn a_dry_run_is_checked_and_writes_nothing() {
 
 #[test]
 fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let config = EvictorConfig { within: Duration::from_secs(1), ..EvictorConfig::default() };
-    let mut hand = Rig::new(&cluster, "hand", &rules(), config);
+    let mut hand = Fixture::new(&cluster, "hand", &rules(), config);
     let (web, shop) = (run(&cluster, "web"), run(&cluster, "shop"));
     // A connection is there, and the server hangs.
     assert_eq!(hand.evict(&shop), ApiResult::Accepted);
@@ -271,11 +271,11 @@ fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again()
 
 #[test]
 fn a_network_in_distress_evicts_nobody_twice() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let proxy = Proxy::start(&cluster).unwrap();
     let config = EvictorConfig { within: Duration::from_secs(2), ..EvictorConfig::default() };
-    let mut hand = Rig::at(proxy.port(), &cluster, "hand", &rules(), config);
+    let mut hand = Fixture::at(proxy.port(), &cluster, "hand", &rules(), config);
     let asked_for = |pod: &PodName| {
         let path = format!("POST /api/v1/namespaces/default/pods/{}/eviction", pod.name);
         proxy.seen().iter().filter(|seen| seen.request.starts_with(&path)).count()

@@ -9,7 +9,7 @@ use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
 use tests::cluster::{Cluster, Options, Patch, manifest};
 
 use crate::agent::{self, NODE, names, wait_for_metric, wait_for_pods};
-use crate::rig;
+use crate::fixture;
 
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 const PODS: &str = "/api/v1/pods";
@@ -90,7 +90,7 @@ fn touch(cluster: &Cluster, name: &str) {
 
 #[test]
 fn objects_that_no_server_stores_are_shown_and_are_nobody() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let proxy = Proxy::start(&cluster).unwrap();
@@ -139,7 +139,7 @@ fn objects_that_no_server_stores_are_shown_and_are_nobody() {
 
 #[test]
 fn a_watch_that_breaks_in_every_way_goes_on() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let proxy = Proxy::start(&cluster).unwrap();
@@ -181,7 +181,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     for name in ["p13", "p14"] {
         cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
     }
-    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    fixture::interrupt().sleep(Duration::from_secs(2)).unwrap();
     proxy.heal();
     wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == 14);
     assert!(agent.stop().unwrap().success());

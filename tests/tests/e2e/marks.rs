@@ -13,7 +13,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::agent::{self, NODE, wait_for_metric};
-use crate::rig;
+use crate::fixture;
 
 const MEMORY: u64 = 320 * MIB;
 const PATH: &str = "/api/v1/nodes/n1";
@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     fn new(label: &str, options: &cluster::Options) -> Option<Self> {
-        let mut cluster = rig::cluster(options)?;
+        let mut cluster = fixture::cluster(options)?;
         let Ok(node) = Node::new(label, MEMORY, 200) else {
             tests::report_skip("no cgroups can be made here");
             return None;
@@ -58,7 +58,7 @@ impl World {
         let config = Some(tests::agent::at_the_line(&self.node).unwrap());
         Agent::start_recorded(
             &Options { pods: None, config, action: "evict", more, ..options },
-            rig::interrupt(),
+            fixture::interrupt(),
         )
         .unwrap()
     }
@@ -278,7 +278,7 @@ fn what_the_node_says_is_true_again_after_an_outage() {
     proxy.refuse();
     // It came and went while nobody could be told, and came again.
     let raised = |agent: &mut Agent, times: usize| {
-        rig::interrupt()
+        fixture::interrupt()
             .until("the condition is raised", GUARD, || {
                 let is_raised =
                     |it: &&tests::agent::Event| it.kind() == "condition" && it.text("status") == "True";

@@ -7,11 +7,11 @@ use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{Options, manifest};
 
 use crate::agent::{self, NODE, wait_for_metric, wait_for_pods};
-use crate::rig;
+use crate::fixture;
 
 #[test]
 fn a_watch_goes_on_when_the_server_is_back() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
@@ -33,7 +33,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
 
     // Frozen: nothing is heard, nothing is lost.
     cluster.freeze_server().unwrap();
-    rig::interrupt().sleep(Duration::from_secs(3)).unwrap();
+    fixture::interrupt().sleep(Duration::from_secs(3)).unwrap();
     cluster.thaw_server().unwrap();
     cluster.run_pod(&manifest::pod("thawed", NODE)).unwrap();
     wait_for_pods(&mut agent, "the pod after the frost", |it| it["pods_known"] == 3);
@@ -42,7 +42,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
 
 #[test]
 fn a_server_that_is_not_there_yet_is_waited_for() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
@@ -59,7 +59,7 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
 
 #[test]
 fn watches_that_are_closed_each_second_lose_nothing() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let proxy = Proxy::start(&cluster).unwrap();
@@ -71,7 +71,7 @@ fn watches_that_are_closed_each_second_lose_nothing() {
         cluster.run_pod(&manifest::pod(&format!("web-{number}"), NODE)).unwrap();
         wait_for_pods(&mut agent, "the pod that came", |it| it["pods_known"] == number);
         // Each at another time of a watch.
-        rig::interrupt().sleep(Duration::from_millis(700)).unwrap();
+        fixture::interrupt().sleep(Duration::from_millis(700)).unwrap();
     }
     cluster.finish_pod("default", "web-2").unwrap();
     wait_for_pods(&mut agent, "that one has gone", |it| it["pods_known"] == 4);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
 use tests::cluster::{Client, Cluster, Options, manifest};
 
-use crate::rig;
+use crate::fixture;
 
 /// A guard against a watch that says nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ fn client(cluster: &Cluster, proxy: &Proxy, token: &str) -> Client {
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn what_the_proxy_is_told_to_break_is_broken() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     for name in ["a", "b"] {
         cluster.run_pod(&manifest::pod(name, "n1")).unwrap();

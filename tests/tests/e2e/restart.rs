@@ -8,7 +8,7 @@ use tests::agent::{Agent, Event, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
 use crate::evict::{GUARD, World, hard, outcome};
-use crate::rig;
+use crate::fixture;
 
 /// Kills, spread over the time from before the crossing until after the answer, unless
 /// `EVICTION_AGENT_KILLS` says otherwise.
@@ -22,7 +22,7 @@ fn with_state(world: &World, options: Options) -> Options {
 }
 
 fn start(options: &Options) -> Agent {
-    Agent::start_recorded(options, rig::interrupt()).unwrap()
+    Agent::start_recorded(options, fixture::interrupt()).unwrap()
 }
 
 /// How often the API server was asked to evict that pod, or to delete it.
@@ -48,12 +48,12 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
     for (kill, name) in (0..).zip(&hogs) {
         let agent = start(&options);
         let hog = world.hog(0, "240M");
-        rig::interrupt().sleep(SPREAD * kill / kills).unwrap();
+        fixture::interrupt().sleep(SPREAD * kill / kills).unwrap();
         agent.kill().unwrap();
         let mut agent = start(&options);
         outcome(&mut agent, name, "accepted");
         // The memory is not back, and nobody was told otherwise: looks go on, decisions do not.
-        rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+        fixture::interrupt().sleep(Duration::from_secs(2)).unwrap();
         assert_eq!((asked(&proxy, name), asked(&proxy, "next")), (1, 0), "kill {kill}");
         assert!(world.is_going(name) && !world.is_going("next"));
         world.end(hog);
@@ -82,10 +82,10 @@ fn whose_object_is_gone_before_its_memory_is_back_is_waited_for() {
         event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(group.uid())
     };
     agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
-    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    fixture::interrupt().sleep(Duration::from_secs(2)).unwrap();
     agent.kill().unwrap();
     let mut agent = start(&options);
-    rig::interrupt().sleep(Duration::from_secs(2)).unwrap();
+    fixture::interrupt().sleep(Duration::from_secs(2)).unwrap();
     assert_eq!((asked(&proxy, "hog"), asked(&proxy, "next")), (1, 0));
     world.end(hog);
     drop(group);

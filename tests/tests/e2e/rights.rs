@@ -15,7 +15,7 @@ use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::node::Node;
 
 use crate::deploy;
-use crate::rig;
+use crate::fixture;
 
 /// Group, resource with its subresource, verb.
 type Right = (String, String, String);
@@ -108,7 +108,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        rig::interrupt().until(&format!("{}: {what}", self.name), GUARD, || Ok(look())).unwrap()
+        fixture::interrupt().until(&format!("{}: {what}", self.name), GUARD, || Ok(look())).unwrap()
     }
 
     /// Gives the account these rules, and waits until the server's authorizer has heard of them.
@@ -154,7 +154,7 @@ impl Round<'_> {
             proxy.seen().into_iter().chain(of_kubelet).collect::<Vec<_>>()
         };
         // One that lacks the right to know its pods does not start at all.
-        if let Ok(mut agent) = Agent::start(&options, rig::interrupt()) {
+        if let Ok(mut agent) = Agent::start(&options, fixture::interrupt()) {
             let hog = deploy::hog(&node);
             self.until("the agent has asked", || enough(&seen(), &mut agent).then_some(()));
             drop(hog);
@@ -215,7 +215,7 @@ fn is_deleted(agent: &mut Agent) -> bool {
 
 #[test]
 fn every_rule_is_needed_and_no_other() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     let mut manifests = Manifests::read().unwrap();
     manifests.create(&cluster).unwrap();
     let rules = manifests.of("ClusterRole").unwrap()["rules"].as_array().unwrap().clone();

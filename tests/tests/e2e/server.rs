@@ -7,7 +7,7 @@ use tests::cluster::{Cluster, Options, Patch, kubernetes_version, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 
-use crate::rig;
+use crate::fixture;
 
 /// A guard against a watch that says nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ fn causes(answer: &Value) -> Vec<(&str, &str)> {
 
 #[test]
 fn evictions_are_answered_as_the_agent_expects() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     let version = cluster.admin().get("/version").unwrap().ok().unwrap();
     assert_eq!(version["gitVersion"].as_str(), kubernetes_version(), "{version}");
     cluster.add_node("n1").unwrap();
@@ -84,7 +84,7 @@ fn evictions_are_answered_as_the_agent_expects() {
 
 #[test]
 fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]);
     let account = cluster.account("watcher", &rules).unwrap();
@@ -122,7 +122,7 @@ fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
 
 #[test]
 fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
-    let Some(cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     let Ok(mut node) = Node::new("placed", 64 * MIB, 100) else { skip!("no cgroups can be made here") };
     cluster.add_node("n1").unwrap();
     let web = PodSpec { priority: Some(-5), ..PodSpec::new("shop", "web", &["app", "proxy"], 8) };
@@ -149,7 +149,7 @@ fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
 
 #[test]
 fn nothing_is_left_of_a_cluster() {
-    let Some(cluster) = rig::cluster(&Options { controllers: true, scheduler: true }) else { return };
+    let Some(cluster) = fixture::cluster(&Options { controllers: true, scheduler: true }) else { return };
     let (folder, port) = (cluster.path().to_owned(), cluster.port());
     let pids = cluster.pids();
     assert_eq!(pids.len(), 4, "{pids:?}");

@@ -12,7 +12,7 @@ use tests::node::PodSpec;
 use tests::workload::Workload;
 
 use crate::evict::{GUARD, World, hard};
-use crate::rig;
+use crate::fixture;
 
 /// How long it lasts, unless `EVICTION_AGENT_SOAK_SECONDS` says otherwise.
 const LASTS: u64 = 15;
@@ -124,7 +124,7 @@ fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
     text["recorder"] = json!({"directory": recording, "minFreeDisk": "0"});
     fs::write(config, text.to_string()).unwrap();
     let mut protected = protected(&mut world);
-    let mut agent = Agent::start(&options, rig::interrupt()).unwrap();
+    let mut agent = Agent::start(&options, fixture::interrupt()).unwrap();
     let (mut churn, mut random) = (Churn { hogs: Vec::new(), made: 0 }, Random(5));
     for _ in 0..PODS {
         churn.start(&mut world);
@@ -143,11 +143,11 @@ fn whatever_goes_wrong_nobody_is_evicted_twice_or_without_a_decision() {
             turns_at = Instant::now() + Duration::from_millis(1_000 + random.below(6_000));
         }
         churn.turn(&mut world);
-        rig::interrupt().sleep(Duration::from_millis(100)).unwrap();
+        fixture::interrupt().sleep(Duration::from_millis(100)).unwrap();
     }
     proxy.heal();
     // What was open is found out: nobody is left of whom nobody knows.
-    rig::interrupt()
+    fixture::interrupt()
         .until("that all is known", GUARD, || {
             churn.turn(&mut world);
             Ok(audit::open(agent.heard()?).is_empty().then_some(()))

@@ -12,7 +12,7 @@ use tests::cluster::{Options, Patch};
 use tests::node::Node;
 
 use crate::agent::{self, NODE};
-use crate::rig;
+use crate::fixture;
 
 fn agent(verb: &str, node: &Node, more: &[&str]) -> Output {
     let mut command = Command::new(binary().unwrap());
@@ -40,7 +40,7 @@ fn text(path: &Path) -> String {
 
 #[test]
 fn what_is_wrong_with_the_connection_is_said_at_the_start() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let node = agent::small_node("e2e-start");

@@ -5,14 +5,14 @@ use tests::cgroup::pod_uid;
 use tests::cluster::{Options, manifest};
 
 use crate::agent::{self, NODE, groups, names, wait_for_metric, wait_for_pods};
-use crate::rig;
+use crate::fixture;
 
 const OBJECTS: &str = "eviction_agent_kube_watch_objects";
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 
 #[test]
 fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
@@ -61,7 +61,7 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
 
 #[test]
 fn five_hundred_pods_with_all_that_fits_into_them_are_taken() {
-    let Some(mut cluster) = rig::cluster(&Options::default()) else { return };
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();

@@ -5,12 +5,14 @@ use std::time::Duration;
 use eviction_core::progress::{KillProgress, Signalled};
 use tests::process::{is_alive, wait_until};
 
-use crate::rig::{LONG, Rig, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target};
+use crate::fixture::{
+    Fixture, LONG, ended_by, has_group_kill, run, seat, soft, steps, stubborn, tame, target,
+};
 
 #[test]
 fn everybody_in_the_pod_ends_and_nobody_outside() {
-    let rig = Rig::new("all");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("all");
+    let (pod, container) = fixture.pod(1);
     let second = pod.group("second").unwrap();
     let nested = second.group("nested/deeper").unwrap();
     let mut victims = [
@@ -23,26 +25,26 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
     let forked = run(&nested, "forks --max 20 --rate 100000");
 
     // One pod's name begins with the other's; one process each sits in the groups above.
-    let class = rig.subtree.group("kubepods/burstable").unwrap();
+    let class = fixture.subtree.group("kubepods/burstable").unwrap();
     let similar = class.group(format!("{}0", pod.path().file_name().unwrap().display())).unwrap();
     let similar_below = similar.group("container").unwrap();
-    let (_, other) = rig.pod(2);
-    let system = rig.subtree.group("system").unwrap();
+    let (_, other) = fixture.pod(2);
+    let system = fixture.subtree.group("system").unwrap();
     let mut bystanders = [
         stubborn(&seat(&class)),
         stubborn(&seat(&similar)),
         stubborn(&similar_below),
         stubborn(&other),
         stubborn(&system),
-        stubborn(&seat(rig.subtree.root())),
+        stubborn(&seat(fixture.subtree.root())),
     ];
     wait_until("20 forks", || nested.processes().len() == 22).unwrap();
 
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let outcomes = killer.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
-    let whole_group = has_group_kill(&rig);
+    let whole_group = has_group_kill(&fixture);
     assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
     assert_eq!(pod.processes(), [0_u32; 0]);
     for victim in &mut victims {
@@ -53,16 +55,16 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
         assert!(is_alive(bystander.pid()));
     }
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn more_processes_than_a_batch() {
-    let rig = Rig::new("many");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("many");
+    let (pod, container) = fixture.pod(1);
     let mut bomb = run(&container, "--on-term ignore forks --max 300 --rate 100000");
     bomb.wait_event("forked").unwrap();
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, Duration::from_millis(1)));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
     let KillProgress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
@@ -70,17 +72,17 @@ fn more_processes_than_a_batch() {
     assert!(matches!(outcomes[2].progress, KillProgress::Gone { killed: 301, .. }), "{outcomes:?}");
     assert_eq!(pod.processes(), [0_u32; 0]);
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn who_has_left_the_pod_is_let_be() {
-    let rig = Rig::new("leaves");
-    let (pod, container) = rig.pod(1);
-    let (_, other) = rig.pod(2);
+    let fixture = Fixture::new("leaves");
+    let (pod, container) = fixture.pod(1);
+    let (_, other) = fixture.pod(2);
     let mut leaver = stubborn(&container);
     let mut stayer = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     killer.begin(soft(&pod, Duration::from_secs(2))).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(Signalled { sent: 2, .. })));
     other.add(leaver.pid()).unwrap();
@@ -89,15 +91,15 @@ fn who_has_left_the_pod_is_let_be() {
     assert_eq!(ended_by(&mut stayer), Some(9));
     assert!(leaver.process().is_running().unwrap());
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn who_comes_during_the_grace_period_ends_too() {
-    let rig = Rig::new("comes");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("comes");
+    let (pod, container) = fixture.pod(1);
     let _first = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     killer.begin(soft(&pod, Duration::from_secs(1))).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // As a probe or `kubectl exec` does, also into a group that was not there.
@@ -106,20 +108,20 @@ fn who_comes_during_the_grace_period_ends_too() {
     assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
     assert_eq!(ended_by(&mut late), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_cgroup_that_goes_away_meanwhile_is_gone() {
-    let rig = Rig::new("vanishes");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("vanishes");
+    let (pod, container) = fixture.pod(1);
     let victim = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     assert_eq!(killer.begin(soft(&pod, LONG)), Ok(()));
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // As the runtime does when the pod is deleted at the same time.
     pod.destroy().unwrap();
     assert_eq!(steps(&killer.wait_last()), ["gone"]);
     drop((victim, killer));
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

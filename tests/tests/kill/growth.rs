@@ -10,7 +10,7 @@ use tests::cgroup::Group;
 use tests::process::{self, is_alive, wait_until};
 use tests::workload::Workload;
 
-use crate::rig::{Acting, LONG, Rig, binary, ended_by, run, soft, steps, stubborn, target};
+use crate::fixture::{Acting, Fixture, LONG, binary, ended_by, run, soft, steps, stubborn, target};
 
 const MIB: u64 = 1 << 20;
 
@@ -54,13 +54,13 @@ fn assert_granted(outcomes: &[KillUpdate], term: &KillUpdate, grace: Duration) {
 #[test]
 fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
     for growth in ["--size 128M", "--kind huge --size 128M", "--kind tmpfs --size 128M"] {
-        let rig = Rig::new("grows");
-        let (pod, container) = rig.pod(1);
-        let (_, other_container) = rig.pod(2);
+        let fixture = Fixture::new("grows");
+        let (pod, container) = fixture.pod(1);
+        let (_, other_container) = fixture.pod(2);
         let other = stubborn(&other_container);
         let mut quiet = stubborn(&container);
         let mut hog = waiting(&container, growth);
-        let mut killer = rig.killer();
+        let mut killer = fixture.killer();
         terminate(&mut killer, bounded(&pod, LONG));
         hog.go().unwrap();
         let outcomes = killer.wait_last();
@@ -69,16 +69,16 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
         assert_eq!((ended_by(&mut hog), ended_by(&mut quiet)), (Some(9), Some(9)));
         assert!(is_alive(other.pid()));
         drop((other, killer));
-        rig.subtree.remove().unwrap();
+        fixture.subtree.remove().unwrap();
     }
 }
 
 #[test]
 fn a_pod_that_grows_little_has_the_whole_grace_period() {
-    let rig = Rig::new("grows-little");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("grows-little");
+    let (pod, container) = fixture.pod(1);
     let mut hog = waiting(&container, "--size 8M");
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let grace = Duration::from_secs(1);
     let before = pod.memory().unwrap();
     let term = terminate(&mut killer, bounded(&pod, grace));
@@ -87,7 +87,7 @@ fn a_pod_that_grows_little_has_the_whole_grace_period() {
     assert_granted(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut hog), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
@@ -99,27 +99,27 @@ fn without_a_bound_and_for_other_thresholds_growth_counts_for_nothing() {
         |target| KillTarget { resource: Resource::Pids, ..target },
     ];
     for (label, vary) in ["unbounded", "soft", "pids"].into_iter().zip(variants) {
-        let rig = Rig::new(&format!("growth-{label}"));
-        let (pod, container) = rig.pod(1);
+        let fixture = Fixture::new(&format!("growth-{label}"));
+        let (pod, container) = fixture.pod(1);
         let mut hog = waiting(&container, "--size 64M");
-        let mut killer = rig.killer();
+        let mut killer = fixture.killer();
         let term = terminate(&mut killer, vary(bounded(&pod, grace)));
         hog.go().unwrap();
         wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
         assert_granted(&killer.wait_last(), &term, grace);
         assert_eq!(ended_by(&mut hog), Some(9));
         drop(killer);
-        rig.subtree.remove().unwrap();
+        fixture.subtree.remove().unwrap();
     }
 }
 
 #[test]
 fn page_cache_is_no_growth() {
     for is_new_cgroup in [false, true] {
-        let rig = Rig::new("growth-cache");
-        let (pod, container) = rig.pod(1);
+        let fixture = Fixture::new("growth-cache");
+        let (pod, container) = fixture.pod(1);
         let mut quiet = stubborn(&container);
-        let mut killer = rig.killer();
+        let mut killer = fixture.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
         let folder = binary().parent().unwrap().display();
@@ -137,17 +137,17 @@ fn page_cache_is_no_growth() {
         assert_granted(&killer.wait_last(), &term, grace);
         assert_eq!((ended_by(&mut writer), ended_by(&mut quiet)), (Some(9), Some(9)));
         drop(killer);
-        rig.subtree.remove().unwrap();
+        fixture.subtree.remove().unwrap();
     }
 }
 
 #[test]
 fn the_growth_of_all_containers_counts_together() {
-    let rig = Rig::new("growth-sum");
-    let (pod, first) = rig.pod(1);
+    let fixture = Fixture::new("growth-sum");
+    let (pod, first) = fixture.pod(1);
     let second = pod.group("second").unwrap();
     let mut hogs = vec![waiting(&first, "--size 12M"), stubborn(&second)];
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     terminate(&mut killer, bounded(&pod, LONG));
     // Each by itself stays below; one has a cgroup that was not there.
     hogs[0].go().unwrap();
@@ -161,18 +161,18 @@ fn the_growth_of_all_containers_counts_together() {
         assert_eq!(ended_by(hog), Some(9));
     }
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn what_counts_is_the_memory_at_sigterm() {
-    let rig = Rig::new("growth-again");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("growth-again");
+    let (pod, container) = fixture.pod(1);
     // Ends on SIGTERM, and gives back as much as may be taken again.
     let mut large = run(&container, "hold --size 96M");
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 95 * MIB)).unwrap();
     let mut again = waiting(&container, "--size 88M");
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let grace = Duration::from_millis(1500);
     let term = terminate(&mut killer, bounded(&pod, grace));
     assert_eq!(large.process().wait().unwrap().code(), Some(0));
@@ -182,32 +182,32 @@ fn what_counts_is_the_memory_at_sigterm() {
     assert_granted(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut again), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_stopped_process_that_goes_on_with_sigterm_and_grows_is_killed() {
-    let rig = Rig::new("growth-stopped");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("growth-stopped");
+    let (pod, container) = fixture.pod(1);
     let mut hog = waiting(&container, "--size 256M --rate 64M");
     hog.go().unwrap();
     wait_until("some growth", || pod.memory().is_ok_and(|bytes| bytes > 4 * MIB)).unwrap();
     process::signal(hog.pid(), Signal::STOP).unwrap();
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     terminate(&mut killer, bounded(&pod, LONG));
     let outcomes = killer.wait_last();
     assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
     assert_eq!(ended_by(&mut hog), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_soft_victim_is_watched_once_a_hard_threshold_is_met() {
-    let rig = Rig::new("growth-hurry");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("growth-hurry");
+    let (pod, container) = fixture.pod(1);
     let mut hog = waiting(&container, "--size 128M --stop-at 64M");
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     terminate(&mut killer, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
@@ -218,18 +218,18 @@ fn a_soft_victim_is_watched_once_a_hard_threshold_is_met() {
     assert!(grown(&outcomes[0]).is_some_and(|bytes| LIMIT < bytes && bytes < 50 * MIB), "{outcomes:?}");
     assert_eq!((ended_by(&mut hog), ended_by(&mut more)), (Some(9), Some(9)));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_cgroup_that_goes_away_while_it_is_watched_is_gone() {
-    let rig = Rig::new("growth-vanishes");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("growth-vanishes");
+    let (pod, container) = fixture.pod(1);
     let victim = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     terminate(&mut killer, bounded(&pod, LONG));
     pod.destroy().unwrap();
     assert_eq!(steps(&killer.wait_last()), ["gone"]);
     drop((victim, killer));
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

@@ -4,15 +4,15 @@ use eviction_core::progress::KillRejection;
 use eviction_kill::{CgroupDirs, KillTarget};
 use tests::process::is_alive;
 
-use crate::rig::{Rig, dirs_of, steps, stubborn, target};
+use crate::fixture::{Fixture, dirs_of, steps, stubborn, target};
 
 #[test]
 fn only_what_lies_below_the_nodes_root() {
-    let rig = Rig::new("inside");
-    let outside = Rig::new("outside");
+    let fixture = Fixture::new("inside");
+    let outside = Fixture::new("outside");
     let (pod, container) = outside.pod(1);
     let bystander = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let refused = |result: Result<(), KillRejection>| match result {
         Err(KillRejection::NotAPod { what }) => what,
         other => panic!("{other:?}"),
@@ -25,21 +25,21 @@ fn only_what_lies_below_the_nodes_root() {
         let join = |dir: Option<std::path::PathBuf>| dir.map(|dir| dir.join("kubepods").join(&relative));
         CgroupDirs { memory: join(dirs.memory), pids: None, freezer: None, unified: None, ..dirs }
     };
-    rig.subtree.group("kubepods").unwrap();
-    let roundabout = around(dirs_of(rig.subtree.root()));
+    fixture.subtree.group("kubepods").unwrap();
+    let roundabout = around(dirs_of(fixture.subtree.root()));
     assert!(roundabout.memory.as_ref().unwrap().exists());
     refused(killer.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
-    refused(killer.begin(target(rig.subtree.root())));
+    refused(killer.begin(target(fixture.subtree.root())));
     assert!(is_alive(bystander.pid()));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
     outside.subtree.remove().unwrap();
 }
 
 #[test]
 fn not_a_group_that_took_the_place_of_another() {
-    let rig = Rig::new("replaced");
-    let (pod, _) = rig.pod(1);
+    let fixture = Fixture::new("replaced");
+    let (pod, _) = fixture.pod(1);
     let id = |dirs: &CgroupDirs| {
         use std::os::unix::fs::MetadataExt as _;
         std::fs::metadata(dirs.deciding().unwrap()).unwrap().ino()
@@ -48,9 +48,9 @@ fn not_a_group_that_took_the_place_of_another() {
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };
     let decided = KillTarget { groups: vec![dirs], ..target(&pod) };
     pod.destroy().unwrap();
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     assert_eq!(killer.begin(decided.clone()), Err(KillRejection::Empty));
-    let (pod, container) = rig.pod(1);
+    let (pod, container) = fixture.pod(1);
     let bystander = stubborn(&container);
     let refused = killer.begin(decided.clone()).unwrap_err();
     assert!(refused.to_string().contains("another one than was decided on"), "{refused}");
@@ -59,15 +59,15 @@ fn not_a_group_that_took_the_place_of_another() {
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };
     assert_eq!(steps(&killer.kill(KillTarget { groups: vec![dirs], ..decided })), ["kill", "gone"]);
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn not_a_pod_without_processes() {
-    let rig = Rig::new("empty");
-    let (pod, _) = rig.pod(1);
-    let mut killer = rig.killer();
+    let fixture = Fixture::new("empty");
+    let (pod, _) = fixture.pod(1);
+    let mut killer = fixture.killer();
     assert_eq!(killer.begin(target(&pod)), Err(KillRejection::Empty));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

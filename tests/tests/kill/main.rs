@@ -3,12 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod bystanders;
+mod fixture;
 mod forks;
 mod frozen;
 mod growth;
 mod guards;
 mod memory;
 mod modes;
-mod rig;
 mod signals;
 mod unified;

@@ -8,28 +8,28 @@ use eviction_kill::MreleaseResult;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive, wait_until};
 
-use crate::rig::{Rig, ended_by, run, steps, target};
+use crate::fixture::{Fixture, ended_by, run, steps, target};
 
 const MIB: u64 = 1 << 20;
 
 /// A process that is frozen from above cannot end, but who is to die needs no memory any more.
 #[test]
 fn who_cannot_end_gives_back_its_memory() {
-    let rig = Rig::new("reaped");
-    if rig.subtree.root().dir(Hierarchy::Freezer).is_none() {
+    let fixture = Fixture::new("reaped");
+    if fixture.subtree.root().dir(Hierarchy::Freezer).is_none() {
         tests::skip!("what is frozen by cgroup v2 ends all the same");
     }
     if !has_process_mrelease() {
         tests::skip!("this kernel has no process_mrelease: whoever is frozen keeps its memory");
     }
-    let (pod, container) = rig.pod(1);
+    let (pod, container) = fixture.pod(1);
     let mut victim = run(&container, "hold --size 64M");
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
-    let class = rig.subtree.group("kubepods/burstable").unwrap();
+    let class = fixture.subtree.group("kubepods/burstable").unwrap();
     class.freeze(true).unwrap();
-    let mut config = rig.config(KillMode::Kill);
+    let mut config = fixture.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
-    let mut killer = rig.try_killer(config).unwrap();
+    let mut killer = fixture.try_killer(config).unwrap();
     let outcomes = killer.kill(target(&pod));
     assert_eq!(steps(&outcomes), ["kill", "left"]);
     assert!(matches!(
@@ -42,7 +42,7 @@ fn who_cannot_end_gives_back_its_memory() {
     class.freeze(false).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 /// From 5.15 on: the call is asked for what is no descriptor.
@@ -55,10 +55,10 @@ fn has_process_mrelease() -> bool {
 
 #[test]
 fn each_killed_process_is_seen_to_once() {
-    let rig = Rig::new("reaped-once");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("reaped-once");
+    let (pod, container) = fixture.pod(1);
     let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
@@ -70,8 +70,8 @@ fn each_killed_process_is_seen_to_once() {
         false => assert!(reaped.iter().all(is_refused), "{reaped:?}"),
     }
     // The thread ends with the killer, once it has seen to everybody.
-    let crate::rig::Acting { executor, reaped, .. } = killer;
+    let crate::fixture::Acting { executor, reaped, .. } = killer;
     drop(executor);
     assert!(reaped.recv_timeout(HANG).is_err());
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

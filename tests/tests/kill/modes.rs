@@ -9,15 +9,15 @@ use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 
-use crate::rig::{Rig, binary, dirs_of, seat, steps, stubborn, target};
+use crate::fixture::{Fixture, binary, dirs_of, seat, steps, stubborn, target};
 
 #[test]
 fn a_dry_run_says_who_and_signals_nobody() {
-    let rig = Rig::new("dry");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("dry");
+    let (pod, container) = fixture.pod(1);
     let nested = container.group("nested").unwrap();
     let victims = [stubborn(&seat(&container)), stubborn(&nested)];
-    let mut killer = rig.try_killer(rig.config(KillMode::DryRun)).unwrap();
+    let mut killer = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
     let outcomes = killer.kill(target(&pod));
     let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
@@ -26,20 +26,20 @@ fn a_dry_run_says_who_and_signals_nobody() {
     assert_eq!(pod.pids_limit().unwrap(), "max");
     assert!(victims.iter().all(|victim| is_alive(victim.pid())));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_second_acting_killer_is_refused_and_told_who_the_first_is() {
-    let rig = Rig::new("second");
-    let root = dirs_of(rig.subtree.root());
+    let fixture = Fixture::new("second");
+    let root = dirs_of(fixture.subtree.root());
     // Another program that has locked the node's root stands for the first agent.
-    let elsewhere = rig.subtree.group("elsewhere").unwrap();
+    let elsewhere = fixture.subtree.group("elsewhere").unwrap();
     let arguments = [OsStr::new("lock"), OsStr::new("--dir"), root.deciding().unwrap().as_os_str()];
     let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
-    let refused = rig.try_killer(rig.config(KillMode::Kill)).map(|_| ()).unwrap_err();
+    let refused = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();
     assert!(matches!(refused, StartError::Lock(LockError::Held { .. })), "{refused:?}");
     let said = refused.to_string();
     assert!(
@@ -49,19 +49,19 @@ fn a_second_acting_killer_is_refused_and_told_who_the_first_is() {
     assert!(refused.help().unwrap().contains("--action"), "{:?}", refused.help());
 
     // The dry killer works beside it, and so does one on another node.
-    let (pod, container) = rig.pod(1);
+    let (pod, container) = fixture.pod(1);
     let victim = stubborn(&container);
-    let mut dry = rig.try_killer(rig.config(KillMode::DryRun)).unwrap();
+    let mut dry = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
     assert_eq!(steps(&dry.kill(target(&pod))), ["would signal"]);
-    let other = Rig::new("another");
+    let other = Fixture::new("another");
     drop(other.killer());
     // The lock ends with the process that has it.
     drop(first);
-    let killer = rig.killer();
-    assert!(rig.try_killer(rig.config(KillMode::Kill)).is_err());
+    let killer = fixture.killer();
+    assert!(fixture.try_killer(fixture.config(KillMode::Kill)).is_err());
     drop(killer);
-    drop(rig.killer());
+    drop(fixture.killer());
     drop((victim, dry));
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
     other.subtree.remove().unwrap();
 }

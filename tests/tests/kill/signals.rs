@@ -9,16 +9,16 @@ use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::Record;
 
-use crate::rig::{LONG, Rig, ended_by, run, soft, stamps, steps, stubborn, tame, target};
+use crate::fixture::{Fixture, LONG, ended_by, run, soft, stamps, steps, stubborn, tame, target};
 
 #[test]
 fn sigkill_comes_after_the_grace_period_and_not_before() {
-    let rig = Rig::new("ignores");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("ignores");
+    let (pod, container) = fixture.pod(1);
     let (_folder, path) = stamps();
     let arguments = format!("--stamps {} --on-term ignore hold --size 1M", path.display());
     let mut victim = run(&container, &arguments);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let grace = Duration::from_millis(300);
     let outcomes = killer.kill(soft(&pod, grace));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
@@ -28,29 +28,29 @@ fn sigkill_comes_after_the_grace_period_and_not_before() {
     assert!(kill.at_ns - termed_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
     assert!(term.at_ns <= kill.at_ns && kill.at_ns <= gone.at_ns);
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn who_ends_in_time_gets_no_sigkill() {
     for hard in [false, true] {
-        let rig = Rig::new("in-time");
-        let (pod, container) = rig.pod(1);
+        let fixture = Fixture::new("in-time");
+        let (pod, container) = fixture.pod(1);
         let mut victim = run(&container, "--term-delay 200 hold --size 1M");
-        let mut killer = rig.killer();
+        let mut killer = fixture.killer();
         let outcomes = killer.kill(KillTarget { hard, ..soft(&pod, LONG) });
         assert_eq!(steps(&outcomes), ["term", "gone"]);
         assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
         drop(killer);
-        rig.subtree.remove().unwrap();
+        fixture.subtree.remove().unwrap();
     }
 }
 
 /// A shell that cleans up on SIGTERM with the help of children of its own. All that it does is
 /// done inside the group: it waits until it was moved there.
-fn shell(rig: &Rig, group: &tests::cgroup::Group) -> (Process, std::path::PathBuf) {
-    let [moved, done] = ["moved", "done"].map(|name| rig.run_dir.path().join(name));
+fn shell(fixture: &Fixture, group: &tests::cgroup::Group) -> (Process, std::path::PathBuf) {
+    let [moved, done] = ["moved", "done"].map(|name| fixture.run_dir.path().join(name));
     let script = format!(
         "until [ -e {1} ]; do sleep 0.01; done; \
          trap 'for i in 1 2 3; do sleep 0.1; done; echo cleaned >> {0}; exit 7' TERM; \
@@ -74,43 +74,43 @@ fn shell(rig: &Rig, group: &tests::cgroup::Group) -> (Process, std::path::PathBu
 
 #[test]
 fn for_a_soft_threshold_handlers_of_sigterm_may_fork() {
-    let rig = Rig::new("cleanup");
-    let (pod, container) = rig.pod(1);
-    let (mut shell, done) = shell(&rig, &container);
-    let mut killer = rig.killer();
+    let fixture = Fixture::new("cleanup");
+    let (pod, container) = fixture.pod(1);
+    let (mut shell, done) = shell(&fixture, &container);
+    let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, LONG));
     assert_eq!(steps(&outcomes), ["term", "gone"]);
     assert_eq!(shell.wait().unwrap().code(), Some(7));
     // Once: what the handler forks is not signalled again.
     assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn stopped_processes_get_to_handle_sigterm() {
-    let rig = Rig::new("stopped");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("stopped");
+    let (pod, container) = fixture.pod(1);
     let mut victim = tame(&container);
     stop(victim.pid());
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "gone"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn stopped_processes_are_killed() {
-    let rig = Rig::new("stopped-kill");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("stopped-kill");
+    let (pod, container) = fixture.pod(1);
     let mut victim = stubborn(&container);
     stop(victim.pid());
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 fn stop(pid: u32) {
@@ -120,10 +120,10 @@ fn stop(pid: u32) {
 
 #[test]
 fn a_worse_node_shortens_the_grace_period() {
-    let rig = Rig::new("hurry");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("hurry");
+    let (pod, container) = fixture.pod(1);
     let mut victim = stubborn(&container);
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     killer.begin(soft(&pod, LONG)).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     killer.shorten(1, target(&pod));
@@ -132,22 +132,22 @@ fn a_worse_node_shortens_the_grace_period() {
     assert!(outcomes.iter().all(|outcome| outcome.decision == 1));
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_monitor_of_a_container_is_not_asked_to_end() {
-    let rig = Rig::new("monitor");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("monitor");
+    let (pod, container) = fixture.pod(1);
     let monitors = pod.group("crio-conmon-0123.scope").unwrap();
     // It would end on SIGTERM, and take its container with it before the grace period is over.
     let mut monitor = tame(&monitors);
     let mut victim = run(&container, "--term-delay 300 hold --size 1M");
-    let mut killer = rig.killer();
+    let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, Duration::from_secs(2)));
     assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     assert_eq!(ended_by(&mut monitor), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

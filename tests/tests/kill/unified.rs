@@ -11,7 +11,7 @@ use tests::cgroup::Group;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};
 
-use crate::rig::{Acting, LONG, Rig, ended_by, seat, soft, steps, stubborn, tame, target};
+use crate::fixture::{Acting, Fixture, LONG, ended_by, seat, soft, steps, stubborn, tame, target};
 
 /// The group as if there were the unified hierarchy alone.
 fn unified(group: &Group) -> CgroupDirs {
@@ -19,10 +19,10 @@ fn unified(group: &Group) -> CgroupDirs {
     CgroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
 }
 
-fn killer(rig: &Rig) -> Acting {
-    let roots = unified(rig.subtree.root());
-    let config = KillerConfig { roots, ..rig.config(KillMode::Kill) };
-    rig.try_killer(config).unwrap()
+fn killer(fixture: &Fixture) -> Acting {
+    let roots = unified(fixture.subtree.root());
+    let config = KillerConfig { roots, ..fixture.config(KillMode::Kill) };
+    fixture.try_killer(config).unwrap()
 }
 
 fn only(pod: &Group, target: KillTarget) -> KillTarget {
@@ -35,16 +35,16 @@ fn has_kill(group: &Group) -> bool {
 
 #[test]
 fn the_kernel_kills_the_whole_group() {
-    let rig = Rig::new("v2");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("v2");
+    let (pod, container) = fixture.pod(1);
     if !has_kill(&pod) {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let nested = container.group("nested").unwrap();
-    let (_, other) = rig.pod(10);
+    let (_, other) = fixture.pod(10);
     let bystander = stubborn(&other);
     let mut victims = [stubborn(&seat(&pod)), stubborn(&seat(&container)), tame(&nested)];
-    let mut killer = killer(&rig);
+    let mut killer = killer(&fixture);
     let outcomes = killer.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
@@ -54,18 +54,18 @@ fn the_kernel_kills_the_whole_group() {
     }
     assert!(is_alive(bystander.pid()));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn whoever_ended_with_the_group_is_seen_to() {
-    let rig = Rig::new("v2-reaped");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("v2-reaped");
+    let (pod, container) = fixture.pod(1);
     if !has_kill(&pod) {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let mut victims: Vec<_> = (0..5).map(|_| stubborn(&container)).collect();
-    let mut killer = killer(&rig);
+    let mut killer = killer(&fixture);
     let outcomes = killer.kill(only(&pod, target(&pod)));
     assert_eq!(steps(&outcomes), ["kill", "gone"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
@@ -76,19 +76,19 @@ fn whoever_ended_with_the_group_is_seen_to() {
         killer.reaped.recv_timeout(HANG).unwrap();
     }
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
-    let rig = Rig::new("v2-frozen");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("v2-frozen");
+    let (pod, container) = fixture.pod(1);
     if !has_kill(&pod) {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let mut victim = stubborn(&container);
     let dir = pod.dir(Hierarchy::Unified).unwrap();
-    let mut killer = killer(&rig);
+    let mut killer = killer(&fixture);
     killer.begin(only(&pod, soft(&pod, LONG))).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
@@ -97,22 +97,22 @@ fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
     assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }
 
 #[test]
 fn processes_that_end_in_time_are_not_killed() {
-    let rig = Rig::new("v2-soft");
-    let (pod, container) = rig.pod(1);
+    let fixture = Fixture::new("v2-soft");
+    let (pod, container) = fixture.pod(1);
     if !has_kill(&pod) {
         tests::skip!("no unified hierarchy with cgroup.kill");
     }
     let mut victims = [tame(&container), tame(&seat(&pod))];
-    let mut killer = killer(&rig);
+    let mut killer = killer(&fixture);
     assert_eq!(steps(&killer.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
     for victim in &mut victims {
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     }
     drop(killer);
-    rig.subtree.remove().unwrap();
+    fixture.subtree.remove().unwrap();
 }

@@ -165,7 +165,7 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
         .cluster
         .until("the dry run names the pod", |_| Ok(printed(&folder).iter().any(decided).then_some(())))
         .unwrap();
-    crate::rig::interrupt().sleep(Duration::from_secs(5)).unwrap();
+    crate::fixture::interrupt().sleep(Duration::from_secs(5)).unwrap();
     let kept = running(&world.cluster, "hog").expect("the dry run evicts no pod");
     assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
     assert_eq!(marks(&world.cluster), [""; 0], "a dry run writes nothing to the node");

@@ -3,8 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-#[path = "../e2e/rig.rs"]
-mod rig;
+#[path = "../e2e/fixture.rs"]
+mod fixture;
 
 mod configz;
 mod disk;

@@ -14,7 +14,7 @@ use tests::cluster::{self, Cluster, Manifests, NAME, manifest};
 use tests::meminfo;
 use tests::node::MIB;
 
-use crate::rig;
+use crate::fixture;
 
 /// The node's name in the cluster.
 pub(crate) const NODE: &str = "n1";
@@ -45,7 +45,7 @@ pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&
             return None;
         }
     };
-    let mut cluster = rig::cluster(options)?;
+    let mut cluster = fixture::cluster(options)?;
     let node = RealNode::start(&mut cluster, &programs, NODE, config, disk).unwrap();
     Some(World { node, cluster, programs })
 }
@@ -136,7 +136,7 @@ impl World {
                 .flat_map(|(flag, value)| [(*flag).to_owned(), value.display().to_string()])
                 .collect(),
         };
-        Agent::start_recorded(&options, rig::interrupt()).unwrap()
+        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
     }
 
     /// Makes a pod and waits until it runs; hands it back. One that the kubelet does not let run is an error.

@@ -8,7 +8,7 @@ use tests::mounts::Hierarchy;
 use tests::node::{MIB, Node};
 use tests::skip;
 
-use crate::rig::{Rig, node_of};
+use crate::fixture::{Fixture, node_of};
 
 const GROUPS: usize = 50_000;
 const EACH: usize = 100;
@@ -49,11 +49,11 @@ impl Drop for Crowd {
 fn among_fifty_thousand_groups_the_right_one_is_found() {
     let Some(node) = node_of("crowd", 1024 * MIB) else { skip!("no cgroups can be made here") };
     let crowd = Crowd::new(&node);
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    assert_eq!(rig.metric("eviction_agent_cgroups_unreadable"), 0.0);
-    rig.assert_a_hog_goes("1000M", "1G");
+    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    assert_eq!(fixture.metric("eviction_agent_cgroups_unreadable"), 0.0);
+    fixture.assert_a_hog_goes("1000M", "1G");
     // All of them go at once, and it goes on.
     drop(crowd);
-    rig.until("the loop turns", || rig.get("/healthz").is_some_and(|(status, _)| status == 200));
-    assert!(rig.stop().success());
+    fixture.until("the loop turns", || fixture.get("/healthz").is_some_and(|(status, _)| status == 200));
+    assert!(fixture.stop().success());
 }

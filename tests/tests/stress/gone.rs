@@ -7,7 +7,7 @@ use tests::agent::{self, Agent, Options};
 use tests::interrupt::Interrupt;
 use tests::skip;
 
-use crate::rig::{GUARD, node};
+use crate::fixture::{GUARD, node};
 
 /// Turns of a loop that spins would be some ten thousand in the time that is waited.
 const MANY: f64 = 2_000.0;

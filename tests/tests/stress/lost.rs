@@ -9,7 +9,7 @@ use tests::node::PodSpec;
 use tests::skip;
 use tests::workload::{self, Workload};
 
-use crate::rig::{Rig, node};
+use crate::fixture::{Fixture, node};
 
 /// Made and removed, each with a record of at least this size: more than the ring has room for.
 const GROUPS: usize = RING_BYTES as usize / size_of::<CgroupChange>();
@@ -17,28 +17,29 @@ const GROUPS: usize = RING_BYTES as usize / size_of::<CgroupChange>();
 #[test]
 fn what_found_no_room_is_counted_and_looked_for() {
     let Some(node) = node("lost") else { skip!("no cgroups can be made here") };
-    let mut rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    if !rig.watches("cgroup") {
+    let mut fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    if !fixture.watches("cgroup") {
         skip!("no BPF program for cgroups can be used here");
     }
-    let agent = Pid::from_raw(rig.pid().cast_signed()).unwrap();
-    assert_eq!(rig.metric("eviction_agent_bpf_events_lost_total"), 0.0);
+    let agent = Pid::from_raw(fixture.pid().cast_signed()).unwrap();
+    assert_eq!(fixture.metric("eviction_agent_bpf_events_lost_total"), 0.0);
     kill_process(agent, Signal::STOP).unwrap();
     for number in 0..GROUPS {
-        rig.node.root().group(format!("storm-{number}")).unwrap().destroy().unwrap();
+        fixture.node.root().group(format!("storm-{number}")).unwrap().destroy().unwrap();
     }
     // Nobody tells of its groups, nor of what it takes.
-    let late = rig.node.add(PodSpec::new("shop", "late", &["main"], 8)).unwrap();
-    rig.node.write_pods().unwrap();
-    let group = &rig.node.pods[late].containers[0].group;
+    let late = fixture.node.add(PodSpec::new("shop", "late", &["main"], 8)).unwrap();
+    fixture.node.write_pods().unwrap();
+    let group = &fixture.node.pods[late].containers[0].group;
     let arguments = ["grow", "--size", "220M", "--rate", "400M"];
     let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
     hog.go().unwrap();
     hog.wait_event("grown").unwrap();
     kill_process(agent, Signal::CONT).unwrap();
-    rig.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());
-    rig.until("what was lost is counted", || rig.metric("eviction_agent_bpf_events_lost_total") > 0.0);
-    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
-    assert_eq!(rig.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
-    assert!(rig.stop().success());
+    fixture.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());
+    fixture
+        .until("what was lost is counted", || fixture.metric("eviction_agent_bpf_events_lost_total") > 0.0);
+    fixture.until("the eviction is told", || fixture.metric("eviction_agent_evictions_total") == 1.0);
+    assert_eq!(fixture.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
+    assert!(fixture.stop().success());
 }

@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod crowd;
+mod fixture;
 mod gone;
 mod lost;
 mod overrun;
-mod rig;
 mod stuck;
 mod watchdog;

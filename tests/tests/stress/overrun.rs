@@ -7,7 +7,7 @@ use tests::metrics::Metrics;
 use tests::node::MIB;
 use tests::skip;
 
-use crate::rig::{Rig, node_of};
+use crate::fixture::{Fixture, node_of};
 
 /// To read as many takes some dozens of milliseconds, each second while a line is near.
 const GROUPS: usize = 4000;
@@ -21,20 +21,20 @@ fn a_control_loop_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_decidin
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
     }
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     let runs_as = |backend| {
         let labels = [("source", "control loop thread"), ("backend", backend)];
-        Metrics::read(rig.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0
+        Metrics::read(fixture.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0
     };
     if !runs_as("SCHED_FIFO") {
         skip!("no thread can have real time here");
     }
-    let agent = Pid::from_raw(rig.pid().cast_signed());
+    let agent = Pid::from_raw(fixture.pid().cast_signed());
     let second = Rlimit { current: Some(LONGEST_RUN_US), maximum: None };
     let before = prlimit(agent, Resource::Rttime, second).unwrap();
     assert_eq!(before.current, Some(1_000_000), "the agent's own bound");
-    rig.until("it is stepped down", || runs_as("nice_-20"));
+    fixture.until("it is stepped down", || runs_as("nice_-20"));
     assert!(!runs_as("SCHED_FIFO"));
-    rig.assert_a_hog_goes("1000M", "1G");
-    assert!(rig.stop().success());
+    fixture.assert_a_hog_goes("1000M", "1G");
+    assert!(fixture.stop().success());
 }

@@ -6,11 +6,11 @@ use std::process::Stdio;
 
 use tests::skip;
 
-use crate::rig::{Rig, full_pipe, node};
+use crate::fixture::{Fixture, full_pipe, node};
 
 /// A scraper that asks without end and never reads an answer.
-fn stuck_scraper(rig: &Rig) -> TcpStream {
-    let mut stream = TcpStream::connect(rig.address).unwrap();
+fn stuck_scraper(fixture: &Fixture) -> TcpStream {
+    let mut stream = TcpStream::connect(fixture.address).unwrap();
     stream.set_nonblocking(true).unwrap();
     let ask = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n".repeat(100);
     for _ in 0..100 {
@@ -27,27 +27,27 @@ fn who_does_not_read_holds_up_no_decision() {
     let Some(node) = node("stuck") else { skip!("no cgroups can be made here") };
     let (_out, stdout) = full_pipe();
     let (_log, stderr) = full_pipe();
-    let rig = Rig::start(node, stdout, stderr, "trace", &[]);
-    let _scrapers = [stuck_scraper(&rig), stuck_scraper(&rig)];
-    rig.assert_a_hog_goes("230M", "400M");
-    assert_eq!(rig.metric("eviction_agent_eviction_decisions_total"), 1.0);
+    let fixture = Fixture::start(node, stdout, stderr, "trace", &[]);
+    let _scrapers = [stuck_scraper(&fixture), stuck_scraper(&fixture)];
+    fixture.assert_a_hog_goes("230M", "400M");
+    assert_eq!(fixture.metric("eviction_agent_eviction_decisions_total"), 1.0);
     // Each question is logged, and nobody reads the log.
-    rig.until("what is lost is counted", || rig.dropped("log") > 0.0);
-    assert_eq!(rig.get("/healthz").unwrap().0, 200);
-    assert!(rig.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
+    fixture.until("what is lost is counted", || fixture.dropped("log") > 0.0);
+    assert_eq!(fixture.get("/healthz").unwrap().0, 200);
+    assert!(fixture.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
 }
 
 #[test]
 fn lines_wait_for_a_reader_that_comes_late() {
     let Some(node) = node("late") else { skip!("no cgroups can be made here") };
     let (out, stdout) = full_pipe();
-    let rig = Rig::start(node, stdout, Stdio::null(), "info", &[]);
-    let mut hog = rig.workload(&["grow", "--size", "230M", "--rate", "400M"]);
-    rig.until("the hog is killed", || !hog.process().is_running().unwrap());
-    rig.until("the eviction is told", || rig.metric("eviction_agent_evictions_total") == 1.0);
+    let fixture = Fixture::start(node, stdout, Stdio::null(), "info", &[]);
+    let mut hog = fixture.workload(&["grow", "--size", "230M", "--rate", "400M"]);
+    fixture.until("the hog is killed", || !hog.process().is_running().unwrap());
+    fixture.until("the eviction is told", || fixture.metric("eviction_agent_evictions_total") == 1.0);
     let reader = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(out)).unwrap());
-    assert_eq!(rig.dropped("output"), 0.0);
-    assert!(rig.stop().success());
+    assert_eq!(fixture.dropped("output"), 0.0);
+    assert!(fixture.stop().success());
     let text = reader.join().unwrap();
     for event in ["started", "eviction_decision", "eviction_progress", "stopped"] {
         let named = format!("\"event\":\"{event}\"");

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use tests::skip;
 
-use crate::rig::{Rig, node};
+use crate::fixture::{Fixture, node};
 
 /// A group of the version 1 freezer, which can hold a single thread.
 struct Freezer(PathBuf);
@@ -55,22 +55,22 @@ fn reaction_thread(pid: u32) -> u32 {
 #[test]
 fn a_control_loop_that_stands_still_is_reported_until_it_turns_again() {
     let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
-    let rig = Rig::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
     // Dropped before the agent, which a failed test could not stop while its thread is frozen.
     let Some(freezer) = Freezer::new() else {
         skip!("there is no version 1 freezer, which stops one thread")
     };
-    freezer.take(reaction_thread(rig.pid()));
+    freezer.take(reaction_thread(fixture.pid()));
     freezer.set("FROZEN");
-    rig.until("the stall is reported", || rig.metric("eviction_agent_control_loop_stalled") == 1.0);
-    let (status, why) = rig.get("/healthz").unwrap();
+    fixture.until("the stall is reported", || fixture.metric("eviction_agent_control_loop_stalled") == 1.0);
+    let (status, why) = fixture.get("/healthz").unwrap();
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("the control loop has not run for"), "{why}");
-    assert_eq!(rig.get("/readyz").unwrap().0, 503);
+    assert_eq!(fixture.get("/readyz").unwrap().0, 503);
     freezer.set("THAWED");
-    rig.until("its end is reported", || rig.metric("eviction_agent_control_loop_stalled") == 0.0);
-    assert_eq!(rig.get("/healthz").unwrap().0, 200);
-    assert_eq!(rig.metric("eviction_agent_control_loop_stalls_total"), 1.0);
+    fixture.until("its end is reported", || fixture.metric("eviction_agent_control_loop_stalled") == 0.0);
+    assert_eq!(fixture.get("/healthz").unwrap().0, 200);
+    assert_eq!(fixture.metric("eviction_agent_control_loop_stalls_total"), 1.0);
     drop(freezer);
-    assert!(rig.stop().success());
+    assert!(fixture.stop().success());
 }

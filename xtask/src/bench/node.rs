@@ -46,8 +46,8 @@ pub(super) enum Companions {
 pub(super) fn run(name: &str, args: &Node, companions: Companions) -> Result<ExitCode> {
     let Node { json, agent, agent_arg, only, more } = args;
     let needs: &[Need] = match companions {
-        Companions::Others => &[Need::Bpf, Need::Musl, Need::Rivals],
-        Companions::Stressors => &[Need::Bpf, Need::Musl, Need::Rivals, Need::Stressors],
+        Companions::Others => &[Need::Bpf, Need::Musl, Need::Competitors],
+        Companions::Stressors => &[Need::Bpf, Need::Musl, Need::Competitors, Need::Stressors],
         Companions::Nothing | Companions::Kubernetes => &[Need::Bpf, Need::Musl],
     };
     let tools = setup::ensure(needs)?;
@@ -59,8 +59,8 @@ pub(super) fn run(name: &str, args: &Node, companions: Companions) -> Result<Exi
     let programs = build::programs(&["tests"], &tools)?;
     let mut bench = Command::new(programs.join("bench"));
     bench.arg("--agent").arg(agent).args(["--commit", &commit()]);
-    if let Some(rivals) = &tools.rivals {
-        bench.arg("--rivals").arg(rivals);
+    if let Some(competitors) = &tools.competitors {
+        bench.arg("--competitors").arg(competitors);
     }
     bench.envs(kubernetes.map(|folder| (kubernetes::FOLDER, folder)));
     for argument in agent_arg {

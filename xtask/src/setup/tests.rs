@@ -165,11 +165,11 @@ fn a_step_without_its_program_says_so() {
 }
 
 #[test]
-fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
+fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
     let fake = Fake::fresh();
-    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Rivals]) {
+    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Competitors]) {
         Plan::Do(step) => (step.missing, step.args.join(" ")),
-        Plan::Ready(tools) => (String::new(), tools.rivals.unwrap().display().to_string()),
+        Plan::Ready(tools) => (String::new(), tools.competitors.unwrap().display().to_string()),
     };
     assert_eq!(next(&fake).0, "python3");
     fake.file("usr/python3");
@@ -180,11 +180,11 @@ fn rivals_are_unpacked_in_the_projects_own_folder_and_not_installed() {
         "{command}"
     );
     for file in ["usr/bin/earlyoom", "usr/sbin/nohang"] {
-        fake.file(&format!("own/rivals/{file}"));
+        fake.file(&format!("own/competitors/{file}"));
     }
     assert_eq!(next(&fake).0, "prometheus-node-exporter");
-    fake.file("own/rivals/usr/bin/prometheus-node-exporter");
-    assert!(next(&fake).1.ends_with("own/rivals"));
+    fake.file("own/competitors/usr/bin/prometheus-node-exporter");
+    assert!(next(&fake).1.ends_with("own/competitors"));
 }
 
 #[test]

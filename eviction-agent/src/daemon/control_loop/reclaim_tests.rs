@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
 use super::reclaim::Phase;
-use super::tests::{Rig, runtime, start};
+use super::tests::{Fixture, runtime, start};
 use super::{ReclaimState, Wake};
 use crate::daemon::memory_notifier::Trigger;
 use crate::daemon::reclaim::{ReclaimExecutor, ShortFs};
@@ -33,7 +33,7 @@ const INODES_MET: &str = "nodefs.inodesFree: 99.9%";
 const DISK: &str = "/var/tmp";
 
 /// A node with a pod and this disk, the kubelet's thresholds, and what removes garbage.
-fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Rig> {
+fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
     let mut node = Node::new("reclaim", 128 * MIB, 200).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     let root = node.file("kubelet");
@@ -52,14 +52,14 @@ fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Rig> {
     let configuration =
         ConfigurationFiles { kubelet: Some(kubelet), agent: Some(agent), ..ConfigurationFiles::default() };
     let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
-    let mut rig = start(node, configuration, disks);
+    let mut fixture = start(node, configuration, disks);
     // What the start has seen is forgotten.
-    rig.control_loop.reclaim = ReclaimState::default();
-    rig.events();
-    Some(rig)
+    fixture.control_loop.reclaim = ReclaimState::default();
+    fixture.events();
+    Some(fixture)
 }
 
-impl Rig {
+impl Fixture {
     /// What was told of reclaim since the last time.
     fn events(&mut self) -> Vec<event_log::NodeReclaim> {
         let mut events = Vec::new();
@@ -104,13 +104,13 @@ impl Rig {
     }
 }
 
-macro_rules! rig {
+macro_rules! fixture {
     ($thresholds:expr, $node_reclaim:expr) => {
-        rig!(Path::new(DISK), $thresholds, $node_reclaim)
+        fixture!(Path::new(DISK), $thresholds, $node_reclaim)
     };
     ($disk:expr, $thresholds:expr, $node_reclaim:expr) => {
         match rig_on($disk, $thresholds, $node_reclaim) {
-            Some(rig) => rig,
+            Some(fixture) => fixture,
             None => ::tests::skip!("no cgroups can be made here"),
         }
     };
@@ -119,24 +119,24 @@ macro_rules! rig {
 #[test]
 fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
     runtime().block_on(async {
-        let mut rig = rig!(MET, "Kubelet");
-        rig.has_garbage(1 << 60);
+        let mut fixture = fixture!(MET, "Kubelet");
+        fixture.has_garbage(1 << 60);
         let begun = mono_ns();
         for _ in 0..3 {
-            let (end, is_left) = rig.sync();
+            let (end, is_left) = fixture.sync();
             assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
         }
-        let events = rig.events();
+        let events = fixture.events();
         let [event] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
         assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
-        let Phase::LeftToKubelet { since_ns, .. } = &mut rig.control_loop.reclaim.phase else {
-            panic!("{:?}", rig.control_loop.reclaim)
+        let Phase::LeftToKubelet { since_ns, .. } = &mut fixture.control_loop.reclaim.phase else {
+            panic!("{:?}", fixture.control_loop.reclaim)
         };
         assert!(*since_ns >= begun);
         *since_ns -= 15_000_000_000;
-        rig.evicts().await;
-        assert!(rig.events().is_empty(), "one attempt a crossing");
+        fixture.evicts().await;
+        assert!(fixture.events().is_empty(), "one attempt a crossing");
     });
 }
 
@@ -144,11 +144,11 @@ fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
 fn what_the_kubelet_cannot_make_up_for_is_evicted_for_at_once() {
     runtime().block_on(async {
         for (thresholds, garbage) in [(MET, 0), (MET, 1), (INODES_MET, 1 << 60)] {
-            let mut rig = rig!(thresholds, "Kubelet");
-            rig.has_garbage(garbage);
+            let mut fixture = fixture!(thresholds, "Kubelet");
+            fixture.has_garbage(garbage);
             let begun = mono_ns();
-            rig.evicts().await;
-            assert!(rig.events().is_empty());
+            fixture.evicts().await;
+            assert!(fixture.events().is_empty());
             assert!(mono_ns() - begun < 14_000_000_000, "{thresholds}: no wait for the kubelet");
         }
     });
@@ -157,22 +157,22 @@ fn what_the_kubelet_cannot_make_up_for_is_evicted_for_at_once() {
 #[test]
 fn another_signal_does_not_wait_for_the_first_ones_garbage() {
     runtime().block_on(async {
-        let mut rig = rig!(INODES_MET, "Kubelet");
-        rig.has_garbage(1 << 60);
+        let mut fixture = fixture!(INODES_MET, "Kubelet");
+        fixture.has_garbage(1 << 60);
         let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
         let signal = Signal::NodeFsAvailable;
-        rig.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
-        rig.evicts().await;
+        fixture.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
+        fixture.evicts().await;
     });
 }
 
 #[test]
 fn with_reclaim_off_nothing_is_waited_for() {
     runtime().block_on(async {
-        let mut rig = rig!(MET, "Off");
-        rig.has_garbage(1 << 60);
-        rig.evicts().await;
-        assert!(rig.events().is_empty());
+        let mut fixture = fixture!(MET, "Off");
+        fixture.has_garbage(1 << 60);
+        fixture.evicts().await;
+        assert!(fixture.events().is_empty());
     });
 }
 
@@ -184,10 +184,10 @@ fn report(end: ReclaimEnd) -> ReclaimReport {
 #[test]
 fn the_executor_has_one_attempt_and_then_a_pod_goes() {
     runtime().block_on(async {
-        let mut rig = rig!(MET, "CRI");
-        let (mut orders, reports) = rig.executor();
+        let mut fixture = fixture!(MET, "CRI");
+        let (mut orders, reports) = fixture.executor();
         for _ in 0..3 {
-            assert_ne!(rig.sync().0, EvaluationEnd::Evicted);
+            assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
         }
         let (order, short) = orders.try_recv().unwrap();
         let stats = rustix::fs::statvfs(DISK).unwrap();
@@ -197,8 +197,8 @@ fn the_executor_has_one_attempt_and_then_a_pod_goes() {
         assert!(order.containers && order.images && short == ShortFs::Node);
         assert!(orders.try_recv().is_err(), "one order");
         reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();
-        rig.evicts().await;
-        let events = rig.events();
+        fixture.evicts().await;
+        let events = fixture.events();
         let [event] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
     });
@@ -207,12 +207,12 @@ fn the_executor_has_one_attempt_and_then_a_pod_goes() {
 #[test]
 fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
     runtime().block_on(async {
-        let mut missing = rig!(MET, "CRI");
+        let mut missing = fixture!(MET, "CRI");
         missing.evicts().await;
-        let mut ended = rig!(MET, "CRI");
+        let mut ended = fixture!(MET, "CRI");
         drop(ended.executor());
         ended.evicts().await;
-        let mut hangs = rig!(MET, "CRI");
+        let mut hangs = fixture!(MET, "CRI");
         let (_orders, _reports) = hangs.executor();
         hangs.sync();
         let Phase::Running { since_ns, .. } = &mut hangs.control_loop.reclaim.phase else {
@@ -220,8 +220,8 @@ fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
         };
         *since_ns -= 12_000_000_000;
         hangs.evicts().await;
-        for mut rig in [missing, ended, hangs] {
-            let events = rig.events();
+        for mut fixture in [missing, ended, hangs] {
+            let events = fixture.events();
             let [event] = events.as_slice() else { panic!("{events:?}") };
             assert_eq!(event.result, "failed");
             assert!(event.reason.as_ref().unwrap().contains("thread of node reclaim"), "{event:?}");
@@ -235,25 +235,25 @@ fn when_enough_was_freed_nobody_goes() {
     runtime().block_on(async {
         let free = rustix::fs::statvfs("/dev/shm").unwrap();
         let free = free.f_bavail * free.f_frsize;
-        let mut rig =
-            rig!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
-        let (mut orders, reports) = rig.executor();
-        assert_eq!(rig.sync().0, EvaluationEnd::NoPressure);
-        let garbage = rig.node.file("garbage");
+        let mut fixture =
+            fixture!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
+        let (mut orders, reports) = fixture.executor();
+        assert_eq!(fixture.sync().0, EvaluationEnd::NoPressure);
+        let garbage = fixture.node.file("garbage");
         std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
-        assert_ne!(rig.sync().0, EvaluationEnd::NoPressure);
+        assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
         orders.try_recv().unwrap();
         std::fs::remove_file(&garbage).unwrap();
         let trigger =
-            rig.control_loop.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
+            fixture.control_loop.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
         assert_eq!(trigger.0, Trigger::NodeReclaim);
-        let (end, _) = rig.sync();
+        let (end, _) = fixture.sync();
         assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");
-        assert_eq!(rig.events()[0].result, "enough");
+        assert_eq!(fixture.events()[0].result, "enough");
         // The next crossing has an attempt of its own.
-        rig.sync();
+        fixture.sync();
         std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
-        rig.sync();
+        fixture.sync();
         orders.try_recv().unwrap();
         drop(reports);
     });

@@ -44,7 +44,7 @@ const TURNS: usize = 40;
 /// So often a busy machine may let the timer be first each time.
 const TRIES: usize = 10;
 
-pub(super) struct Rig {
+pub(super) struct Fixture {
     pub(super) control_loop: ControlLoop,
     commands: mpsc::Receiver<Command>,
     _sender: mpsc::Sender<Command>,
@@ -53,7 +53,7 @@ pub(super) struct Rig {
 }
 
 /// A node with some pods, and the loop that watches it with what this kernel offers.
-fn rig(profile: Profile) -> Option<Rig> {
+fn fixture(profile: Profile) -> Option<Fixture> {
     let mut node = Node::new("control-loop", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
         // The one that grows comes near its limit behind the node's line.
@@ -75,7 +75,7 @@ fn rig(profile: Profile) -> Option<Rig> {
 }
 
 /// The loop on that node.
-pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPaths) -> Rig {
+pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPaths) -> Fixture {
     let pods = node.write_pods().unwrap();
     let options = Options {
         configuration,
@@ -106,10 +106,10 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
     let pod_index = std::mem::take(&mut control_loop.pod_index);
     control_loop.take_pods(pod_index);
     control_loop.sync(Trigger::Start, None);
-    Rig { control_loop, commands, _sender: sender, telemetry, node }
+    Fixture { control_loop, commands, _sender: sender, telemetry, node }
 }
 
-impl Rig {
+impl Fixture {
     /// One turn. What it asked the allocator for until the decision was made, and whether kills or
     /// ends of others came between: this machine is not ours alone.
     pub(super) async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
@@ -161,7 +161,7 @@ fn end_of(reacted: &SyncResult) -> Option<EvaluationEnd> {
     Some(reacted.decided.as_ref()?.decision.evaluation()?.end)
 }
 
-impl Rig {
+impl Fixture {
     /// Buffers find their size: some looks, one of them in full.
     async fn warm_up(&mut self) {
         for _ in 0..4 {
@@ -215,14 +215,14 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 /// may have been first each time.
 fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bool> {
     runtime().block_on(async {
-        let mut rig = rig(profile)?;
-        let has_bpf = rig.control_loop.notifier.bpf.growth().is_some();
-        rig.warm_up().await;
-        let mut child = rig.grower();
+        let mut fixture = fixture(profile)?;
+        let has_bpf = fixture.control_loop.notifier.bpf.growth().is_some();
+        fixture.warm_up().await;
+        let mut child = fixture.grower();
         let mut seen = Vec::new();
         let mut evicted = 0;
         while evicted == 0 || seen.len() < TURNS {
-            let (end, name, asked) = rig.turn().await;
+            let (end, name, asked) = fixture.turn().await;
             assert_eq!(
                 asked.blocks,
                 0,
@@ -232,7 +232,7 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
             evicted += usize::from(end == Some(EvaluationEnd::Evicted));
             seen.push(name);
             if slow_side_turns {
-                rig.read_notes();
+                fixture.read_notes();
             }
         }
         assert!(child.wait().unwrap().success());
@@ -242,21 +242,21 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
 
 fn while_a_pod_leaves(profile: Profile) -> Option<()> {
     runtime().block_on(async {
-        let mut rig = rig(profile)?;
-        let (uid, mut stays) = rig.lose_object_of("other");
-        assert!(rig.control_loop.is_terminating(&uid));
-        rig.warm_up().await;
-        let mut grower = rig.grower();
+        let mut fixture = fixture(profile)?;
+        let (uid, mut stays) = fixture.lose_object_of("other");
+        assert!(fixture.control_loop.is_terminating(&uid));
+        fixture.warm_up().await;
+        let mut grower = fixture.grower();
         for turn in 0..TURNS {
-            let (end, name, asked) = rig.turn().await;
+            let (end, name, asked) = fixture.turn().await;
             assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
         }
         assert!(grower.wait().unwrap().success());
-        assert!(rig.control_loop.is_terminating(&uid), "somebody is in it");
+        assert!(fixture.control_loop.is_terminating(&uid), "somebody is in it");
         stays.kill().unwrap();
         stays.wait().unwrap();
-        while rig.control_loop.is_terminating(&uid) {
-            let (end, name, asked) = rig.turn().await;
+        while fixture.control_loop.is_terminating(&uid) {
+            let (end, name, asked) = fixture.turn().await;
             assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
         }
         Some(())
@@ -291,10 +291,10 @@ fn nor_while_a_pod_is_leaving_without_its_object() {
 #[test]
 fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
     let found = runtime().block_on(async {
-        let mut rig = rig(Profile::Kubelet)?;
-        let mut grower = rig.grower();
+        let mut fixture = fixture(Profile::Kubelet)?;
+        let mut grower = fixture.grower();
         assert!(grower.wait().unwrap().success());
-        let control_loop = &mut rig.control_loop;
+        let control_loop = &mut fixture.control_loop;
         let reacted = control_loop.react(Trigger::Timer, None);
         assert_eq!(end_of(&reacted), Some(EvaluationEnd::Evicted));
         let decision = reacted.decided.unwrap().decision;
@@ -330,13 +330,13 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
 #[test]
 fn a_full_sample_publishes_what_pods_use() {
     let found = runtime().block_on(async {
-        let mut rig = rig(Profile::Kubelet)?;
-        while let Next::Value(_) = rig.telemetry.next() {}
+        let mut fixture = fixture(Profile::Kubelet)?;
+        while let Next::Value(_) = fixture.telemetry.next() {}
         let mut told = Vec::new();
         for _ in 0..2 {
-            rig.control_loop.state.last_full_ns = 0;
-            rig.control_loop.sync(Trigger::Timer, None);
-            while let Next::Value(note) = rig.telemetry.next() {
+            fixture.control_loop.state.last_full_ns = 0;
+            fixture.control_loop.sync(Trigger::Timer, None);
+            while let Next::Value(note) = fixture.telemetry.next() {
                 if let TelemetryEvent::PodSample(sample, _) = note {
                     told.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
                 }
@@ -353,7 +353,7 @@ fn a_full_sample_publishes_what_pods_use() {
 #[test]
 fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
     let found = runtime().block_on(async {
-        let control_loop = &mut rig(Profile::Kubelet)?.control_loop;
+        let control_loop = &mut fixture(Profile::Kubelet)?.control_loop;
         let known = Arc::clone(&control_loop.pod_index.known()[0]);
         for killing in [true, false] {
             let api = Some(ApiPhase::Asked);

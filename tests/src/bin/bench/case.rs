@@ -152,7 +152,7 @@ impl Case {
     /// going on.
     pub(crate) fn new(n: usize) -> Self {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
-        let (cache_full, kernel_kill, pods) = (false, false, super::lab::FEW);
+        let (cache_full, kernel_kill, pods) = (false, false, super::hog_node::FEW);
         let (line, room) = (LINE, 64 * MIB);
         let observer = Observer::Nobody;
         Self { load, hog, rate, cache_full, kernel_kill, observer, pods, line, room, n }
@@ -168,7 +168,7 @@ impl Case {
         if self.cache_full {
             name.push_str(", cache full");
         }
-        if self.pods > super::lab::FEW {
+        if self.pods > super::hog_node::FEW {
             name.push_str(&format!(", {} pods", self.pods));
         }
         if self.kernel_kill {

@@ -21,7 +21,7 @@ use tests::workload::Workload;
 use crate::cost::Watched;
 use crate::idle::MOST_PODS;
 use crate::overhead::{cpu_ns, percent};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 const DISK: u64 = 1536 * MIB;
 /// On a small one the timer comes often, since it could be filled soon.
@@ -113,9 +113,9 @@ struct Crossing {
     beyond: f64,
 }
 
-pub(crate) fn run(stage: &mut Stage, runs: usize, pairs: usize, seconds: u64) -> Result<()> {
-    stage.begin(None)?;
-    for load in Load::ALL.into_iter().filter(|load| stage.wants(load.name())).collect::<Vec<_>>() {
+pub(crate) fn run(testbed: &mut Testbed, runs: usize, pairs: usize, seconds: u64) -> Result<()> {
+    testbed.begin(None)?;
+    for load in Load::ALL.into_iter().filter(|load| testbed.wants(load.name())).collect::<Vec<_>>() {
         for means in Means::ALL {
             if load == Load::Limit && means != Means::Hooks {
                 continue;
@@ -123,23 +123,23 @@ pub(crate) fn run(stage: &mut Stage, runs: usize, pairs: usize, seconds: u64) ->
             let mut crossings = Vec::new();
             for run in 0..means.runs(if load == Load::Limit { runs.min(3) } else { runs }) {
                 let which = || format!("{}, {means:?}, run {}", load.name(), run + 1);
-                crossings.push(cross(stage, load, means).with_context(which)?);
+                crossings.push(cross(testbed, load, means).with_context(which)?);
             }
-            stage.tell(&format!("{}, {means:?}: {} crossings", load.name(), crossings.len()));
-            stage.keep(rows(load, means, &crossings))?;
+            testbed.progress(&format!("{}, {means:?}: {} crossings", load.name(), crossings.len()));
+            testbed.keep(rows(load, means, &crossings))?;
         }
     }
-    if stage.wants(KILLED) {
-        let beyond = (0..runs).map(|_| kill_writer(stage)).collect::<Result<_>>()?;
-        stage.keep(vec![Row::new(KILLED, "overshoot at death", "MiB", beyond).goal(Goal::Max(0.0))])?;
+    if testbed.wants(KILLED) {
+        let beyond = (0..runs).map(|_| kill_writer(testbed)).collect::<Result<_>>()?;
+        testbed.keep(vec![Row::new(KILLED, "overshoot at death", "MiB", beyond).goal(Goal::Max(0.0))])?;
     }
-    if stage.wants("near") {
-        let slowdowns = slowdowns(stage, pairs)?;
-        stage.keep(slowdowns)?;
+    if testbed.wants("near") {
+        let slowdowns = slowdowns(testbed, pairs)?;
+        testbed.keep(slowdowns)?;
     }
-    if stage.wants("calm") {
-        let rows = calm(stage, seconds)?;
-        stage.keep(rows)?;
+    if testbed.wants("calm") {
+        let rows = calm(testbed, seconds)?;
+        testbed.keep(rows)?;
     }
     Ok(())
 }
@@ -206,13 +206,13 @@ impl Site {
         path.join("volumes/kubernetes.io~empty-dir").join(VOLUME)
     }
 
-    fn agent(&self, stage: &Stage, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
-        self.agent_with(stage, signal, threshold, "none", agent::at_the_line(&self.node)?, more)
+    fn agent(&self, testbed: &Testbed, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
+        self.agent_with(testbed, signal, threshold, "none", agent::at_the_line(&self.node)?, more)
     }
 
     fn agent_with(
         &self,
-        stage: &Stage,
+        testbed: &Testbed,
         signal: &str,
         threshold: u64,
         action: &'static str,
@@ -220,15 +220,15 @@ impl Site {
         more: &[&str],
     ) -> Result<Agent> {
         let kubelet = json!({"evictionHard": {signal: threshold.to_string()}});
-        let mut options = stage.options(&self.node, &kubelet)?;
+        let mut options = testbed.options(&self.node, &kubelet)?;
         options.action = action;
         options.config = Some(config);
         let path = self.disk.path().display().to_string();
         let root = self.disk.path().join("kubelet").display().to_string();
         let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
         options.more.extend(paths.into_iter().chain(more.iter().copied()).map(str::to_owned));
-        let agent = Agent::start(&options, &stage.interrupt)?;
-        stage.interrupt.sleep(SETTLE)?;
+        let agent = Agent::start(&options, &testbed.interrupt)?;
+        testbed.interrupt.sleep(SETTLE)?;
         Ok(agent)
     }
 }
@@ -240,7 +240,7 @@ enum Watcher {
 }
 
 impl Watcher {
-    fn start(stage: &Stage, site: &Site, load: Load, means: Means, threshold: u64) -> Result<Self> {
+    fn start(testbed: &Testbed, site: &Site, load: Load, means: Means, threshold: u64) -> Result<Self> {
         let more: &[&str] = match means {
             Means::Hooks => &[],
             Means::Timer => &["--disable-backend", EXT4],
@@ -248,7 +248,7 @@ impl Watcher {
                 return Ok(Self::poll(site.disk.path().to_owned(), load, period, threshold));
             }
         };
-        Ok(Self::Agent(site.agent(stage, load.signal(), threshold, more)?))
+        Ok(Self::Agent(site.agent(testbed, load.signal(), threshold, more)?))
     }
 
     /// Looks each so often. Where in its period the crossing finds it is chance.
@@ -285,14 +285,14 @@ impl Watcher {
 }
 
 /// One crossing on a file system of its own.
-fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
-    stage.interrupt.check()?;
+fn cross(testbed: &Testbed, load: Load, means: Means) -> Result<Crossing> {
+    testbed.interrupt.check()?;
     let limit = (load == Load::Limit).then_some(8);
     let site = Site::new(3, limit, DISK)?;
     let volume = site.volume(0);
     let before = load.left(site.disk.path())?;
     let threshold = before - load.headroom();
-    let watcher = Watcher::start(stage, &site, load, means, threshold)?;
+    let watcher = Watcher::start(testbed, &site, load, means, threshold)?;
     if matches!(load, Load::Allocate | Load::Limit) {
         let bytes = if load == Load::Limit { 16 * MIB } else { load.headroom() + 64 * MIB };
         let file = File::create_new(volume.join("file")).context("make a file")?;
@@ -310,7 +310,7 @@ fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
         Load::Write => vec!["--stamps", &stamped, "write", "--file", &place, "--size", &all, "--rate", &rate],
         _ => vec!["--stamps", &stamped, "create", "--dir", &place, "--max", &all],
     };
-    let mut writer = Workload::start(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
     let taken = load.left(site.disk.path())?;
     writer.go()?;
     let decided = watcher.decided()?;
@@ -326,8 +326,8 @@ fn cross(stage: &Stage, load: Load, means: Means) -> Result<Crossing> {
 }
 
 /// How much a writer at full speed has taken beyond the threshold when it is dead, MiB.
-fn kill_writer(stage: &Stage) -> Result<f64> {
-    stage.interrupt.check()?;
+fn kill_writer(testbed: &Testbed) -> Result<f64> {
+    testbed.interrupt.check()?;
     let site = Site::new(3, None, DISK)?;
     // Where pods are equal no order is armed.
     let first = File::create_new(site.volume(0).join("first")).context("make a file")?;
@@ -335,14 +335,14 @@ fn kill_writer(stage: &Stage) -> Result<f64> {
     let threshold = Load::Write.left(site.disk.path())? - NEAR;
     let config = site.node.file("kernel-kill.yaml");
     fs::write(&config, KERNEL_KILL).context("write the configuration")?;
-    let mut agent = site.agent_with(stage, Load::Write.signal(), threshold, "kill", config, &[])?;
+    let mut agent = site.agent_with(testbed, Load::Write.signal(), threshold, "kill", config, &[])?;
     let is_armed = || {
         let metrics = agent.metrics();
         metrics.is_ok_and(|metrics| metrics.sum("eviction_agent_kernel_kill_armed", &[]) > 0.0)
     };
     let (file, size) = (site.volume(0).join("file").display().to_string(), DISK.to_string());
     let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writer = Workload::start(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
     // Nor for a pod without a process.
     wait_until("an armed kill order", is_armed)?;
     writer.go()?;
@@ -354,11 +354,11 @@ fn kill_writer(stage: &Stage) -> Result<f64> {
 }
 
 /// How much slower buffered writes are near a threshold, by processor time, and the noise of that.
-fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
+fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
     let site = Site::new(1, None, DISK)?;
     let place = site.volume(0).display().to_string();
     let arguments = ["measure", "--what", "write", "--count", BLOCKS, "--dir", &place];
-    let mut writer = Workload::run(&stage.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::run(&testbed.workload, site.node.pods[0].first()?, arguments)?;
     writer.wait_event("go")?;
     let mut measure = || -> Result<f64> {
         let mut best = f64::INFINITY;
@@ -373,7 +373,7 @@ fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
     measure()?;
     for _ in 0..pairs {
         let before = measure()?;
-        let agent = site.agent(stage, Load::Write.signal(), threshold, &[])?;
+        let agent = site.agent(testbed, Load::Write.signal(), threshold, &[])?;
         let with = measure()?;
         agent.stop()?;
         let (after, again, last) = (measure()?, measure()?, measure()?);
@@ -388,14 +388,14 @@ fn slowdowns(stage: &Stage, pairs: usize) -> Result<Vec<Row>> {
 }
 
 /// What a calm agent costs that watches a disk with pods on it.
-fn calm(stage: &Stage, seconds: u64) -> Result<Vec<Row>> {
+fn calm(testbed: &Testbed, seconds: u64) -> Result<Vec<Row>> {
     let site = Site::new(MOST_PODS, None, CALM_DISK)?;
     let threshold = Load::Write.left(site.disk.path())? / 10;
-    let agent = site.agent(stage, Load::Write.signal(), threshold, &[])?;
-    stage.interrupt.sleep(Duration::from_secs(12))?;
+    let agent = site.agent(testbed, Load::Write.signal(), threshold, &[])?;
+    testbed.interrupt.sleep(Duration::from_secs(12))?;
     let mut watched = Watched::new(agent.pid())?;
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
-        stage.interrupt.sleep(PIECE)?;
+        testbed.interrupt.sleep(PIECE)?;
         watched.look()?;
     }
     agent.stop()?;

@@ -17,9 +17,9 @@ use ::tests::workload::Workload;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
+use crate::competitor::{self, Competitor};
 use crate::reaction;
-use crate::rival::{self, Rival};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Of the node.
 const MEMORY: u64 = 2048 * MIB;
@@ -57,24 +57,25 @@ struct Run {
     ended: bool,
 }
 
-pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let backend = reaction::backend(stage)?;
-    stage.begin(Some(backend))?;
+pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
+    let backend = reaction::backend(testbed)?;
+    testbed.begin(Some(backend))?;
     for (stressor, arguments) in STRESSORS {
         let case = format!("{stressor}, full");
-        if !stage.wants(&case) {
+        if !testbed.wants(&case) {
             continue;
         }
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..n {
-            stage.interrupt.check()?;
-            ours.push(with_agent(stage, arguments).with_context(|| case.clone())?);
-            theirs.push(with_earlyoom(stage, arguments).with_context(|| case.clone())?);
+            testbed.interrupt.check()?;
+            ours.push(with_agent(testbed, arguments).with_context(|| case.clone())?);
+            theirs.push(with_earlyoom(testbed, arguments).with_context(|| case.clone())?);
         }
-        let earlyoom = rows(&case, &theirs).into_iter().map(|row| row.program(Rival::Earlyoom.program()));
-        stage.keep(earlyoom)?;
+        let earlyoom =
+            rows(&case, &theirs).into_iter().map(|row| row.program(Competitor::Earlyoom.program()));
+        testbed.keep(earlyoom)?;
         let rows = rows(&case, &ours).into_iter().map(goal);
-        stage.keep(rows)?;
+        testbed.keep(rows)?;
     }
     Ok(())
 }
@@ -120,14 +121,14 @@ fn beyond(node: &Node, others: u64) -> Result<f64> {
     Ok((most as f64 - (MEMORY - AVAILABLE) as f64) / MIB as f64)
 }
 
-fn with_agent(stage: &Stage, arguments: &[&str]) -> Result<Run> {
+fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     let node = node()?;
     let size = QUIET.to_string();
-    let quiet = Workload::run(&stage.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", AVAILABLE / MIB)}});
-    let mut options = stage.options(&node, &kubelet)?;
+    let mut options = testbed.options(&node, &kubelet)?;
     options.config = Some(agent::at_the_line(&node)?);
-    let mut agent = Agent::start(&options, &stage.interrupt)?;
+    let mut agent = Agent::start(&options, &testbed.interrupt)?;
     let others = node.working_set()?;
     let mut hog = Stressor::start(node.pods[1].first()?, &node.file("."), arguments)?;
     hog.go()?;
@@ -152,21 +153,21 @@ fn with_agent(stage: &Stage, arguments: &[&str]) -> Result<Run> {
 }
 
 /// The same distance below what the machine has available, in a process namespace of its own.
-fn with_earlyoom(stage: &Stage, arguments: &[&str]) -> Result<Run> {
+fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     let node = node()?;
     let size = QUIET.to_string();
-    let quiet = Workload::run(&stage.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
     let others = node.working_set()?;
     let own = std::env::current_exe().context("find this program")?;
     let mut inside = Command::new(own);
     inside.arg("beside-earlyoom").arg("--group").arg(node.pods[1].first()?.path());
     inside.arg("--scratch").arg(node.file("."));
     inside.args(["--distance", &(MEMORY - AVAILABLE - others).to_string()]);
-    if let Some(rivals) = &stage.rivals {
-        inside.arg("--rivals-folder").arg(rivals);
+    if let Some(competitors) = &testbed.competitors {
+        inside.arg("--competitors-folder").arg(competitors);
     }
     inside.arg("--").args(arguments);
-    let told = rival::output_alone(&inside, "earlyoom", &stage.interrupt)?;
+    let told = competitor::output_alone(&inside, "earlyoom", &testbed.interrupt)?;
     let oom_kills = node.pods[1].first()?.oom_kills()?;
     let ended = told["ended"] == true;
     let run = Run { beyond_mib: beyond(&node, others)?, oom_kills, ended, ..Run::default() };
@@ -184,14 +185,14 @@ pub(crate) struct BesideEarlyoom {
     #[arg(long)]
     distance: u64,
     #[arg(long)]
-    rivals_folder: Option<PathBuf>,
+    competitors_folder: Option<PathBuf>,
     #[arg(last = true)]
     stressor: Vec<String>,
 }
 
 /// Lets the hog grow, and prints whether all of it has ended.
 pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
-    let BesideEarlyoom { group, scratch, distance, rivals_folder, stressor } = args;
+    let BesideEarlyoom { group, scratch, distance, competitors_folder, stressor } = args;
     let interrupt = Interrupt::install()?;
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;
@@ -199,7 +200,7 @@ pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
     let mut hog = Stressor::start(&group, scratch, &stressor)?;
     let threshold =
         meminfo::available()?.checked_sub(*distance).context("this machine has too little memory")?;
-    let mut command = Rival::Earlyoom.below(threshold, rivals_folder.as_deref(), scratch)?;
+    let mut command = Competitor::Earlyoom.below(threshold, competitors_folder.as_deref(), scratch)?;
     let mut earlyoom = Process::spawn(&mut command)?;
     interrupt.sleep(WARM)?;
     if !earlyoom.is_running()? {

@@ -12,10 +12,10 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::process::Process;
 use tests::workload::Workload;
 
+use crate::competitor::{self, Competitor};
 use crate::cost::Watched;
 use crate::observer::{Observer, Screen};
-use crate::rival::{self, Rival};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// As many as the kubelet allows on a node by default.
 pub(crate) const MOST_PODS: usize = 110;
@@ -33,21 +33,21 @@ const PIECE: Duration = Duration::from_secs(10);
 const SCRAPE: Duration = Duration::from_secs(15);
 
 /// So many seconds of calm; with `beside` the others watch the machine at the same time.
-pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool, observer: Observer) -> Result<Vec<Row>> {
+pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: Observer) -> Result<Vec<Row>> {
     let mut node = Node::new("bench", BOUND, PIDS)?;
-    let _processes = populate(stage, &mut node)?;
+    let _processes = populate(testbed, &mut node)?;
     let containers = MOST_PODS * CONTAINERS.len();
     let case = format!("{containers} containers{}", observer.suffix());
-    stage.tell(&format!("calm agent, {case}, {seconds} s"));
+    testbed.progress(&format!("calm agent, {case}, {seconds} s"));
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
-    let mut options = stage.options(&node, &kubelet)?;
+    let mut options = testbed.options(&node, &kubelet)?;
     options.memory_capacity = MEMORY;
     options.action = "none";
     observer.prepare(&node, &mut options)?;
-    let mut agent = Agent::start(&options, &stage.interrupt)?;
+    let mut agent = Agent::start(&options, &testbed.interrupt)?;
     let mut screens = observer.start(&node, &options)?;
-    let others = if beside { Others::start(stage)? } else { Others::default() };
-    stage.interrupt.sleep(SETTLE)?;
+    let others = if beside { Others::start(testbed)? } else { Others::default() };
+    testbed.interrupt.sleep(SETTLE)?;
 
     let mut ours = Watched::new(agent.pid())?;
     let mut theirs: Vec<Watched> =
@@ -56,7 +56,7 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool, observer: Obser
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
         let end = Instant::now() + PIECE;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
-            stage.interrupt.sleep(left.min(Duration::from_secs(1)))?;
+            testbed.interrupt.sleep(left.min(Duration::from_secs(1)))?;
             if scraped.elapsed() >= SCRAPE {
                 scraped = Instant::now();
                 agent.metrics()?;
@@ -80,14 +80,14 @@ pub(crate) fn measure(stage: &Stage, seconds: u64, beside: bool, observer: Obser
     Ok(rows)
 }
 
-fn populate(stage: &Stage, node: &mut Node) -> Result<Vec<Workload>> {
+fn populate(testbed: &Testbed, node: &mut Node) -> Result<Vec<Workload>> {
     let mut processes = Vec::new();
     for nth in 0..MOST_PODS {
         let pod = node.add(PodSpec::new("bench", format!("calm-{nth:03}"), CONTAINERS, 16))?;
         for container in &node.pods[pod].containers {
-            stage.interrupt.check()?;
+            testbed.interrupt.check()?;
             let arguments = ["hold", "--size", "64K"];
-            processes.push(Workload::run(&stage.workload, &container.group, arguments)?);
+            processes.push(Workload::run(&testbed.workload, &container.group, arguments)?);
         }
     }
     Ok(processes)
@@ -108,21 +108,21 @@ struct Other {
 }
 
 impl Others {
-    fn start(stage: &Stage) -> Result<Self> {
-        let folder = stage.rivals.as_deref();
+    fn start(testbed: &Testbed) -> Result<Self> {
+        let folder = testbed.competitors.as_deref();
         let mut running = Vec::new();
-        for rival in Rival::ALL {
-            let process = Process::spawn(&mut rival::alone(&rival.by_default(folder)?))?;
-            let what = format!("{} is in its namespace", rival.program());
-            let pid = stage.interrupt.until(&what, GUARD, || rival::child_of(&process))?;
-            running.push(Other { program: rival.program(), pid, _process: process });
+        for competitor in Competitor::ALL {
+            let process = Process::spawn(&mut competitor::alone(&competitor.by_default(folder)?))?;
+            let what = format!("{} is in its namespace", competitor.program());
+            let pid = testbed.interrupt.until(&what, GUARD, || competitor::child_of(&process))?;
+            running.push(Other { program: competitor.program(), pid, _process: process });
         }
-        let (mut command, address) = rival::node_exporter(folder)?;
+        let (mut command, address) = competitor::node_exporter(folder)?;
         let process = Process::spawn(&mut command)?;
         let pid = process.pid();
         running.push(Other { program: "node-exporter 1.5", pid, _process: process });
         let others = Self { running, exporter: Some(address) };
-        stage
+        testbed
             .interrupt
             .until("node-exporter answers", GUARD, || Ok(others.scrape().ok()))
             .context("start node-exporter")?;

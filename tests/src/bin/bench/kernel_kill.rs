@@ -5,24 +5,24 @@ use anyhow::Result;
 use tests::node::MIB;
 
 use crate::case::{Case, Hog, Load, Rate};
+use crate::competitor::Competitor;
 use crate::reaction::{self, Loaded};
-use crate::rival::Rival;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Fresh pages run on for longer at full speed.
 const ROOM: u64 = 512 * MIB;
 
-pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let backend = reaction::backend(stage)?;
-    stage.begin(Some(backend))?;
+pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
+    let backend = reaction::backend(testbed)?;
+    testbed.begin(Some(backend))?;
     for load in [Load::Idle, Load::Hogs] {
-        let hogs = Loaded::new(stage, load)?;
+        let hogs = Loaded::new(testbed, load)?;
         for rate in Rate::ALL {
             for hog in Hog::ALL {
                 for cache_full in [false, true] {
                     let room = if rate == Rate::Full { ROOM } else { 64 * MIB };
                     let case = Case { load, hog, rate, cache_full, room, ..Case::new(n) };
-                    pair(stage, case)?;
+                    pair(testbed, case)?;
                 }
             }
         }
@@ -32,16 +32,16 @@ pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
 }
 
 /// One case without kernel kill and with it; fresh pages beside earlyoom.
-fn pair(stage: &mut Stage, case: Case) -> Result<()> {
+fn pair(testbed: &mut Testbed, case: Case) -> Result<()> {
     let mut theirs = Vec::new();
-    if case.hog == Hog::Fresh && !case.cache_full && stage.wants(&case.name()) {
-        theirs = reaction::rival_rows(stage, case, Rival::Earlyoom)?;
-        stage.keep(theirs.clone())?;
+    if case.hog == Hog::Fresh && !case.cache_full && testbed.wants(&case.name()) {
+        theirs = reaction::competitor_rows(testbed, case, Competitor::Earlyoom)?;
+        testbed.keep(theirs.clone())?;
     }
     for case in [case, Case { kernel_kill: true, ..case }] {
-        if stage.wants(&case.name()) {
-            let rows = reaction::ours(stage, case)?;
-            stage.keep(rows.into_iter().map(|row| reaction::compare(row, &theirs)).collect::<Vec<_>>())?;
+        if testbed.wants(&case.name()) {
+            let rows = reaction::ours(testbed, case)?;
+            testbed.keep(rows.into_iter().map(|row| reaction::compare(row, &theirs)).collect::<Vec<_>>())?;
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use tests::cgroup::Subtree;
 use tests::node::MIB;
 use tests::workload::Workload;
 
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 const PROCESSORS: usize = 15;
 const MEMORY: usize = 4;
@@ -20,7 +20,7 @@ pub(crate) struct Hogs {
 
 impl Hogs {
     /// Starts them, in a group of their own that bounds them.
-    pub(crate) fn start(stage: &Stage) -> Result<Self> {
+    pub(crate) fn start(testbed: &Testbed) -> Result<Self> {
         let tree = Subtree::new("load")?;
         tree.root().limit_memory(MEMORY as u64 * EACH * 2)?;
         tree.root().limit_pids(64)?;
@@ -29,8 +29,8 @@ impl Hogs {
         let churn = std::iter::repeat_n(vec!["churn", "--size", &size], MEMORY);
         let mut processes = Vec::new();
         for arguments in busy.chain(churn) {
-            stage.interrupt.check()?;
-            processes.push(Workload::run(&stage.workload, tree.root(), arguments)?);
+            testbed.interrupt.check()?;
+            processes.push(Workload::run(&testbed.workload, tree.root(), arguments)?);
         }
         Ok(Self { _processes: processes, _tree: tree })
     }

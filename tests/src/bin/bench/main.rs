@@ -6,14 +6,15 @@
 #![forbid(unsafe_code)]
 
 mod api;
-mod arena;
 mod case;
+mod competitor;
+mod competitor_namespace;
 mod cost;
 mod disk;
+mod hog_node;
 mod hogs;
 mod idle;
 mod kernel_kill;
-mod lab;
 mod load;
 mod observer;
 mod ours;
@@ -21,10 +22,9 @@ mod overhead;
 mod plain;
 mod programs;
 mod reaction;
-mod rival;
 mod runs;
-mod stage;
 mod table;
+mod testbed;
 mod top;
 
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ use tests::node::MIB;
 
 use crate::case::{Case, Hog};
 use crate::observer::Observer;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures the agent on real cgroups, beside what there is otherwise")]
@@ -54,7 +54,7 @@ struct Args {
     commit: String,
     /// A folder that has the other programs as `/` would; default: `/`
     #[arg(long, value_name = "DIR")]
-    rivals: Option<PathBuf>,
+    competitors: Option<PathBuf>,
     /// Tell the agent this as well; may be given more than once
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     agent_arg: Vec<String>,
@@ -143,7 +143,7 @@ enum Bench {
     Api(api::Counts),
     /// One crossing in a namespace of its own; for this program itself
     #[command(hide = true)]
-    Inside(arena::Inside),
+    Inside(competitor_namespace::Inside),
     /// One hog beside earlyoom in a namespace of its own; for this program itself
     #[command(hide = true)]
     BesideEarlyoom(hogs::BesideEarlyoom),
@@ -164,33 +164,35 @@ fn run(args: &Args) -> Result<()> {
         Bench::Skeleton { .. } => "skeleton",
         Bench::Api(_) => "api",
         Bench::Hogs { .. } => "hogs",
-        Bench::Inside(inside) => return arena::inside(inside),
+        Bench::Inside(inside) => return competitor_namespace::inside(inside),
         Bench::BesideEarlyoom(args) => return hogs::beside_earlyoom(args),
     };
-    let mut stage = Stage::new(name, args)?;
+    let mut testbed = Testbed::new(name, args)?;
     match &args.bench {
-        Bench::Overhead { pairs, backend, stories } => overhead::run(&mut stage, *pairs, backend, *stories)?,
-        Bench::Reaction { runs } => reaction::run(&mut stage, *runs)?,
-        Bench::KernelKill { runs } => kernel_kill::run(&mut stage, *runs)?,
-        Bench::Hogs { runs } => hogs::run(&mut stage, *runs)?,
-        Bench::Idle { seconds, alone } => {
-            stage.begin(None)?;
-            let rows = idle::measure(&stage, *seconds, !alone, Observer::Nobody)?;
-            stage.keep(rows)?;
+        Bench::Overhead { pairs, backend, stories } => {
+            overhead::run(&mut testbed, *pairs, backend, *stories)?
         }
-        Bench::Disk { runs, pairs, seconds } => disk::run(&mut stage, *runs, *pairs, *seconds)?,
-        Bench::Top { runs, seconds } => top::run(&mut stage, *runs, *seconds)?,
-        Bench::Skeleton { crossings, runs, calm } => skeleton(&mut stage, *crossings, *runs, *calm)?,
-        Bench::Api(counts) => api::run(&mut stage, counts)?,
+        Bench::Reaction { runs } => reaction::run(&mut testbed, *runs)?,
+        Bench::KernelKill { runs } => kernel_kill::run(&mut testbed, *runs)?,
+        Bench::Hogs { runs } => hogs::run(&mut testbed, *runs)?,
+        Bench::Idle { seconds, alone } => {
+            testbed.begin(None)?;
+            let rows = idle::measure(&testbed, *seconds, !alone, Observer::Nobody)?;
+            testbed.keep(rows)?;
+        }
+        Bench::Disk { runs, pairs, seconds } => disk::run(&mut testbed, *runs, *pairs, *seconds)?,
+        Bench::Top { runs, seconds } => top::run(&mut testbed, *runs, *seconds)?,
+        Bench::Skeleton { crossings, runs, calm } => skeleton(&mut testbed, *crossings, *runs, *calm)?,
+        Bench::Api(counts) => api::run(&mut testbed, counts)?,
         Bench::Inside(_) | Bench::BesideEarlyoom(_) => {}
     }
-    stage.end();
+    testbed.end();
     Ok(())
 }
 
-fn skeleton(stage: &mut Stage, crossings: usize, runs: usize, calm: u64) -> Result<()> {
-    let backend = reaction::backend(stage)?;
-    stage.begin(Some(backend))?;
+fn skeleton(testbed: &mut Testbed, crossings: usize, runs: usize, calm: u64) -> Result<()> {
+    let backend = reaction::backend(testbed)?;
+    testbed.begin(Some(backend))?;
     let cases = [
         Case::new(crossings),
         Case { pods: idle::MOST_PODS, ..Case::new(runs) },
@@ -198,13 +200,13 @@ fn skeleton(stage: &mut Stage, crossings: usize, runs: usize, calm: u64) -> Resu
         Case { cache_full: true, ..Case::new(runs) },
     ];
     for case in cases {
-        let rows = reaction::ours(stage, case)?;
-        stage.keep(rows)?;
+        let rows = reaction::ours(testbed, case)?;
+        testbed.keep(rows)?;
     }
-    let rows = idle::measure(stage, calm, false, Observer::Nobody)?;
-    stage.keep(rows)?;
-    let size = size(&stage.agent)?;
-    stage.keep([size])
+    let rows = idle::measure(testbed, calm, false, Observer::Nobody)?;
+    testbed.keep(rows)?;
+    let size = size(&testbed.agent)?;
+    testbed.keep([size])
 }
 
 fn size(agent: &Path) -> Result<Row> {

@@ -7,13 +7,13 @@ use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node};
 
 use crate::case::Case;
-use crate::lab::{Decided, Hog, Lab, Watcher};
+use crate::hog_node::{Decided, Hog, HogNode, Watcher};
 use crate::observer::Screen;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// A running agent that kills.
 #[derive(Debug)]
-pub(crate) struct Ours {
+pub(crate) struct AgentWatcher {
     agent: Agent,
     screens: Vec<Screen>,
     interrupt: Interrupt,
@@ -22,18 +22,18 @@ pub(crate) struct Ours {
     victim: String,
 }
 
-impl Ours {
-    pub(crate) fn start(stage: &Stage, case: Case, node: &Node) -> Result<Self> {
+impl AgentWatcher {
+    pub(crate) fn start(testbed: &Testbed, case: Case, node: &Node) -> Result<Self> {
         let hard = format!("{}Mi", case.threshold() / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": hard}});
-        let mut options = stage.options(node, &kubelet)?;
+        let mut options = testbed.options(node, &kubelet)?;
         if case.kernel_kill {
             options.config = Some(with_kernel_kill(node)?);
         }
         case.observer.prepare(node, &mut options)?;
-        let agent = Agent::start(&options, &stage.interrupt)?;
+        let agent = Agent::start(&options, &testbed.interrupt)?;
         let screens = case.observer.start(node, &options)?;
-        let (interrupt, victim) = (stage.interrupt.clone(), String::new());
+        let (interrupt, victim) = (testbed.interrupt.clone(), String::new());
         Ok(Self { agent, screens, interrupt, decisions: 0, victim })
     }
 
@@ -59,8 +59,8 @@ fn with_kernel_kill(node: &Node) -> Result<std::path::PathBuf> {
     Ok(file)
 }
 
-impl Watcher for Ours {
-    fn begin(&mut self, _: &Lab<'_>, _: &Hog<'_>) -> Result<()> {
+impl Watcher for AgentWatcher {
+    fn begin(&mut self, _: &HogNode<'_>, _: &Hog<'_>) -> Result<()> {
         self.victim.clear();
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Watcher for Ours {
     }
 
     /// Waits until the agent knows that its victim is gone and the pressure over.
-    fn settle(&mut self, _: &Lab<'_>, hog: &Hog<'_>, decided: bool) -> Result<()> {
+    fn settle(&mut self, _: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()> {
         if !decided {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::programs::{self, Runs, runs};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// A bound for what runs here.
 const BOUND: u64 = 256 * MIB;
@@ -52,12 +52,12 @@ impl Place {
 }
 
 /// Pairs for each place and each of `backends`; without any the agent chooses. `stories` are told of each task as well.
-pub(crate) fn run(stage: &mut Stage, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
-    let mut site = Site::new(stage)?;
-    let agent = site.agent(stage, Place::Calm, None)?;
+pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
+    let mut site = Site::new(testbed)?;
+    let agent = site.agent(testbed, Place::Calm, None)?;
     let backend = agent.backend("charge").map(|(backend, _)| backend);
     agent.stop()?;
-    stage.begin(backend)?;
+    testbed.begin(backend)?;
     let chosen = std::iter::once(None).chain(backends.iter().map(|backend| Some(backend.as_str())));
     for backend in chosen {
         for place in [Place::Calm, Place::Near] {
@@ -67,16 +67,17 @@ pub(crate) fn run(stage: &mut Stage, pairs: usize, backends: &[String], stories:
                 (Place::Calm, Some(backend)) => format!("calm, {backend}"),
                 (Place::Near, Some(backend)) => format!("near, {backend}"),
             };
-            if stage.wants(&case) {
-                let Pairs { figures, clock, watched_by } = site.pairs(stage, pairs, &case, place, backend)?;
+            if testbed.wants(&case) {
+                let Pairs { figures, clock, watched_by } =
+                    site.pairs(testbed, pairs, &case, place, backend)?;
                 for ((task, ..), figures) in TASKS.iter().zip(figures) {
                     let rows = rows_of(task, &case, place, watched_by.as_deref(), figures);
                     if stories {
-                        stage.emit(&story(task, &case, watched_by.as_deref(), &rows));
+                        testbed.emit(&story(task, &case, watched_by.as_deref(), &rows));
                     }
-                    stage.keep(rows)?;
+                    testbed.keep(rows)?;
                 }
-                stage.keep([Row::new(
+                testbed.keep([Row::new(
                     format!("a program that does nothing, {case}"),
                     "by the clock",
                     "ns",
@@ -97,14 +98,14 @@ struct Site {
 }
 
 impl Site {
-    fn new(stage: &Stage) -> Result<Self> {
+    fn new(testbed: &Testbed) -> Result<Self> {
         let mut node = Node::new("bench", BOUND, 200)?;
         let mut tasks = Vec::new();
         for (name, task, count) in TASKS {
             let pod = node.add(PodSpec::new("bench", name.replace([' ', '+'], "-"), &["main"], 8))?;
             let group = node.pods[pod].first()?;
             let mut workload =
-                Workload::run(&stage.workload, group, ["measure", "--what", task, "--count", count])?;
+                Workload::run(&testbed.workload, group, ["measure", "--what", task, "--count", count])?;
             workload.wait_event("go")?;
             tasks.push(workload);
         }
@@ -114,10 +115,10 @@ impl Site {
         Ok(site)
     }
 
-    fn agent(&self, stage: &Stage, place: Place, backend: Option<&str>) -> Result<Agent> {
+    fn agent(&self, testbed: &Testbed, place: Place, backend: Option<&str>) -> Result<Agent> {
         let threshold = format!("{}Mi", THRESHOLD / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": threshold}});
-        let mut options = stage.options(&self.node, &kubelet)?;
+        let mut options = testbed.options(&self.node, &kubelet)?;
         options.action = "none";
         options.memory_capacity = match place {
             Place::Calm => FAR,
@@ -126,8 +127,8 @@ impl Site {
         if let Some(backend) = backend {
             options.more.extend(["--backend", backend].map(str::to_owned));
         }
-        let agent = Agent::start(&options, &stage.interrupt)?;
-        stage.interrupt.sleep(SETTLE)?;
+        let agent = Agent::start(&options, &testbed.interrupt)?;
+        testbed.interrupt.sleep(SETTLE)?;
         Ok(agent)
     }
 
@@ -190,7 +191,7 @@ impl Site {
 
     fn pairs(
         &mut self,
-        stage: &Stage,
+        testbed: &Testbed,
         pairs: usize,
         case: &str,
         place: Place,
@@ -199,11 +200,11 @@ impl Site {
         let mut figures: [Figures; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
-            stage.interrupt.check()?;
+            testbed.interrupt.check()?;
             let clock_ns = self.clock_ns()?;
             clock.push(clock_ns);
             let before = self.measure()?;
-            let mut agent = self.agent(stage, place, backend)?;
+            let mut agent = self.agent(testbed, place, backend)?;
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
             let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
@@ -229,7 +230,7 @@ impl Site {
                 }
             }
             if (pair + 1).is_multiple_of(10) {
-                stage.tell(&format!("{case}: {} of {pairs} pairs", pair + 1));
+                testbed.progress(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
         Ok(Pairs { figures, clock, watched_by })

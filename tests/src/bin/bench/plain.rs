@@ -18,7 +18,7 @@ use tests::mounts::{Hierarchy, Mounts};
 use tests::{clock, process};
 
 use crate::case::LINE;
-use crate::lab::{Decided, Hog, Lab, Watcher};
+use crate::hog_node::{Decided, Hog, HogNode, Watcher};
 
 /// How it learns of a crossing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +80,8 @@ impl Watcher for Plain {
         self.means.period() + Duration::from_secs(1)
     }
 
-    fn begin(&mut self, lab: &Lab<'_>, hog: &Hog<'_>) -> Result<()> {
-        let (group, means, pid) = (lab.node.root().clone(), self.means, hog.pid);
+    fn begin(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>) -> Result<()> {
+        let (group, means, pid) = (hog_node.node.root().clone(), self.means, hog.pid);
         let armed = match means {
             Means::Notification => Some(arm(&group)?),
             Means::Poll(_) => None,
@@ -108,7 +108,7 @@ impl Watcher for Plain {
         }
     }
 
-    fn settle(&mut self, _: &Lab<'_>, _: &Hog<'_>, _: bool) -> Result<()> {
+    fn settle(&mut self, _: &HogNode<'_>, _: &Hog<'_>, _: bool) -> Result<()> {
         self.thread.take().context("no watcher was begun")?.end()
     }
 }

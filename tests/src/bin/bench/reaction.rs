@@ -5,28 +5,28 @@ use anyhow::{Context as _, Result, ensure};
 use tests::bench::row::{Goal, Row};
 use tests::node::MIB;
 
-use crate::arena::{self, Arena};
 use crate::case::{Case, Hog, Load, Rate};
-use crate::lab::{self, Lab, Watcher};
+use crate::competitor::Competitor;
+use crate::competitor_namespace::{self, CompetitorNamespace};
+use crate::hog_node::{self, HogNode, Watcher};
 use crate::load::Hogs;
-use crate::ours::Ours;
+use crate::ours::AgentWatcher;
 use crate::plain::{Means, Plain};
-use crate::rival::Rival;
 use crate::runs::Runs;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// At most so many runs for each that counts.
 const TRIES: usize = 3;
 /// Less overshoot than this cannot be told from none: the hog's own clock knows 64 pages.
 const LEAST_MIB: f64 = 0.25;
-/// Rivals let a hog run on for a while: what they are measured by must be longer than that.
+/// Competitors let a hog run on for a while: what they are measured by must be longer than that.
 const FAR: u64 = 1024 * MIB;
 
 /// The backend by which the agent watches charges here.
-pub(crate) fn backend(stage: &Stage) -> Result<String> {
+pub(crate) fn backend(testbed: &Testbed) -> Result<String> {
     let case = Case::new(1);
-    let lab = Lab::new(stage, case)?;
-    let ours = Ours::start(stage, case, &lab.node)?;
+    let hog_node = HogNode::new(testbed, case)?;
+    let ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
     let backend = ours.backend("charge").context("the agent names no source of charges")?;
     ours.stop()?;
     Ok(backend)
@@ -34,27 +34,27 @@ pub(crate) fn backend(stage: &Stage) -> Result<String> {
 
 /// Every hog, with free memory and with the page cache full, at 1 GB/s; fresh pages at the other
 /// rates too, and there beside everything else that there is.
-pub(crate) fn run(stage: &mut Stage, n: usize) -> Result<()> {
-    let backend = backend(stage)?;
-    stage.begin(Some(backend))?;
+pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
+    let backend = backend(testbed)?;
+    testbed.begin(Some(backend))?;
     for load in [Load::Idle, Load::Hogs] {
-        let hogs = Loaded::new(stage, load)?;
+        let hogs = Loaded::new(testbed, load)?;
         let base = Case { load, ..Case::new(n) };
         for hog in Hog::ALL {
             for cache_full in [false, true] {
                 let case = Case { hog, cache_full, ..base };
-                if stage.wants(&case.name()) {
-                    let rows = ours(stage, case)?;
-                    stage.keep(rows)?;
+                if testbed.wants(&case.name()) {
+                    let rows = ours(testbed, case)?;
+                    testbed.keep(rows)?;
                 }
             }
         }
         for rate in Rate::ALL {
-            beside(stage, Case { rate, room: FAR, ..base })?;
+            beside(testbed, Case { rate, room: FAR, ..base })?;
         }
         let full = Case { cache_full: true, ..base };
-        if stage.wants(&full.name()) {
-            by_plain_means(stage, full)?;
+        if testbed.wants(&full.name()) {
+            by_plain_means(testbed, full)?;
         }
         drop(hogs);
     }
@@ -67,48 +67,48 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    pub(crate) fn new(stage: &Stage, load: Load) -> Result<Self> {
+    pub(crate) fn new(testbed: &Testbed, load: Load) -> Result<Self> {
         let _hogs = match load {
             Load::Idle => None,
-            Load::Hogs => Some(Hogs::start(stage)?),
+            Load::Hogs => Some(Hogs::start(testbed)?),
         };
         Ok(Self { _hogs })
     }
 }
 
 /// One case with everything that ends a hog, ours last: its rows say how it compares.
-pub(crate) fn beside(stage: &mut Stage, case: Case) -> Result<()> {
-    if !stage.wants(&case.name()) {
+pub(crate) fn beside(testbed: &mut Testbed, case: Case) -> Result<()> {
+    if !testbed.wants(&case.name()) {
         return Ok(());
     }
-    by_plain_means(stage, case)?;
+    by_plain_means(testbed, case)?;
     let mut theirs = Vec::new();
-    for rival in Rival::ALL {
-        if let Some(why) = arena::refusal(rival)? {
-            stage.tell(&format!("{} ({}) is left out: {why}", case.name(), rival.program()));
+    for competitor in Competitor::ALL {
+        if let Some(why) = competitor_namespace::refusal(competitor)? {
+            testbed.progress(&format!("{} ({}) is left out: {why}", case.name(), competitor.program()));
             continue;
         }
-        let rows = rival_rows(stage, case, rival)?;
-        if rival == Rival::Earlyoom {
+        let rows = competitor_rows(testbed, case, competitor)?;
+        if competitor == Competitor::Earlyoom {
             theirs.clone_from(&rows);
         }
-        stage.keep(rows)?;
+        testbed.keep(rows)?;
     }
-    let rows = ours(stage, case)?;
+    let rows = ours(testbed, case)?;
     let times = times_less(&rows, &theirs, case);
     let rows = rows.into_iter().map(|row| compare(row, &theirs)).chain(times).collect::<Vec<_>>();
-    stage.keep(rows)
+    testbed.keep(rows)
 }
 
 /// The kernel's notification and polls, which read what the kubelet reads.
-fn by_plain_means(stage: &mut Stage, case: Case) -> Result<()> {
+fn by_plain_means(testbed: &mut Testbed, case: Case) -> Result<()> {
     for means in Means::ALL {
         if let Some(why) = means.refusal()? {
-            stage.tell(&format!("{} ({}) is left out: {why}", case.name(), means.name()));
+            testbed.progress(&format!("{} ({}) is left out: {why}", case.name(), means.name()));
             continue;
         }
-        let rows = plain(stage, case, means)?;
-        stage.keep(rows)?;
+        let rows = plain(testbed, case, means)?;
+        testbed.keep(rows)?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ fn times_less(ours: &[Row], theirs: &[Row], case: Case) -> Option<Row> {
 pub(crate) fn compare(ours: Row, theirs: &[Row]) -> Row {
     match times(&ours, theirs) {
         Some(times) => {
-            ours.with("against", Rival::Earlyoom.program()).with("ratio", (times * 10.0).round() / 10.0)
+            ours.with("against", Competitor::Earlyoom.program()).with("ratio", (times * 10.0).round() / 10.0)
         }
         None => ours,
     }
@@ -138,44 +138,44 @@ fn times(ours: &Row, theirs: &[Row]) -> Option<f64> {
 }
 
 /// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
-pub(crate) fn ours(stage: &Stage, case: Case) -> Result<Vec<Row>> {
+pub(crate) fn ours(testbed: &Testbed, case: Case) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, None);
     let (mut thread, mut backend) = (None, None);
     while needs_more(&runs, case)? {
-        let mut lab = Lab::new(stage, case)?;
-        let mut ours = Ours::start(stage, case, &lab.node)?;
+        let mut hog_node = HogNode::new(testbed, case)?;
+        let mut ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
         (thread, backend) = (ours.backend("control loop thread"), ours.backend("charge"));
-        series(&mut lab, &mut runs, &mut ours)?;
+        series(&mut hog_node, &mut runs, &mut ours)?;
         ours.stop()?;
-        stage.tell(&runs.progress());
+        testbed.progress(&runs.progress());
     }
     let rows = runs.rows().into_iter();
     Ok(rows.map(|row| goal(row, case, backend.as_deref()).with("thread", thread.clone())).collect())
 }
 
-fn plain(stage: &Stage, case: Case, means: Means) -> Result<Vec<Row>> {
+fn plain(testbed: &Testbed, case: Case, means: Means) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, Some(&means.name()));
     while needs_more(&runs, case)? {
-        let mut lab = Lab::new(stage, case)?;
-        series(&mut lab, &mut runs, &mut Plain::new(means))?;
-        stage.tell(&runs.progress());
+        let mut hog_node = HogNode::new(testbed, case)?;
+        series(&mut hog_node, &mut runs, &mut Plain::new(means))?;
+        testbed.progress(&runs.progress());
     }
     Ok(runs.rows())
 }
 
-pub(crate) fn rival_rows(stage: &Stage, case: Case, rival: Rival) -> Result<Vec<Row>> {
-    let mut runs = Runs::new(case, Some(rival.program()));
-    let arena = Arena::new(stage, case, rival)?;
+pub(crate) fn competitor_rows(testbed: &Testbed, case: Case, competitor: Competitor) -> Result<Vec<Row>> {
+    let mut runs = Runs::new(case, Some(competitor.program()));
+    let competitor_namespace = CompetitorNamespace::new(testbed, case, competitor)?;
     while needs_more(&runs, case)? {
-        for _ in 0..lab::HOGS {
+        for _ in 0..hog_node::HOGS {
             if runs.good() < case.n {
-                match arena.cross()? {
+                match competitor_namespace.cross()? {
                     Some(run) => runs.add(run)?,
                     None => runs.void(),
                 }
             }
         }
-        stage.tell(&runs.progress());
+        testbed.progress(&runs.progress());
     }
     Ok(runs.rows())
 }
@@ -185,11 +185,11 @@ fn needs_more(runs: &Runs, case: Case) -> Result<bool> {
     Ok(runs.good() < case.n && runs.number() < case.n * TRIES)
 }
 
-fn series(lab: &mut Lab<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {
-    for pod in 1..=lab::HOGS {
-        if runs.good() < lab.case.n {
-            let run = lab.cross(pod, watcher);
-            let which = || format!("{}, run {}", lab.case.name(), runs.number() + 1);
+fn series(hog_node: &mut HogNode<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {
+    for pod in 1..=hog_node::HOGS {
+        if runs.good() < hog_node.case.n {
+            let run = hog_node.cross(pod, watcher);
+            let which = || format!("{}, run {}", hog_node.case.name(), runs.number() + 1);
             let run = run.with_context(which)?;
             runs.add(run)?;
         }

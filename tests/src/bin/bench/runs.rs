@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::case::{Case, Load};
-use crate::lab::Decided;
+use crate::hog_node::Decided;
 
 /// One crossing.
 pub(crate) struct Run {

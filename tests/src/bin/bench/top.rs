@@ -7,23 +7,23 @@ use crate::case::Case;
 use crate::idle;
 use crate::observer::Observer;
 use crate::reaction;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
-pub(crate) fn run(stage: &mut Stage, n: usize, seconds: u64) -> Result<()> {
-    let backend = reaction::backend(stage)?;
-    stage.begin(Some(backend))?;
+pub(crate) fn run(testbed: &mut Testbed, n: usize, seconds: u64) -> Result<()> {
+    let backend = reaction::backend(testbed)?;
+    testbed.begin(Some(backend))?;
     let mut alone: Vec<Row> = Vec::new();
     for observer in Observer::ALL {
         let case = Case { observer, pods: idle::MOST_PODS, ..Case::new(n) };
-        if !stage.wants(&case.name()) {
+        if !testbed.wants(&case.name()) {
             continue;
         }
-        let mut rows = reaction::ours(stage, case)?;
-        rows.extend(idle::measure(stage, seconds, false, observer)?);
+        let mut rows = reaction::ours(testbed, case)?;
+        rows.extend(idle::measure(testbed, seconds, false, observer)?);
         if observer == Observer::Nobody {
             alone.clone_from(&rows);
         }
-        stage.keep(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;
+        testbed.keep(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod kill;
-mod scene;
+mod testbed;
 mod told;
 
 use std::io::Write as _;
@@ -21,7 +21,7 @@ use tests::interrupt::{self, Interrupt};
 use tests::{agent, workload};
 
 use crate::kill::Level;
-use crate::scene::Scene;
+use crate::testbed::Testbed;
 use crate::told::Tally;
 
 /// No program tells of kills.
@@ -71,14 +71,14 @@ fn run(args: &Args) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
-    let mut scene = Scene::set(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
+    let mut testbed = Testbed::set(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
     let emit = |line: &Value| {
         if *json {
             // Who no longer listens is no reason to stop: the groups must go.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
-    let backend = scene.backend();
+    let backend = testbed.backend();
     // As the table of guests has it: what was told, and by which backend, forced if others were denied.
     let story = |mut row: Value, name: &str| {
         if *stories {
@@ -92,12 +92,12 @@ fn run(args: &Args) -> Result<bool> {
     };
     emit(&machine::line("oom", Some(&backend), commit)?);
 
-    let counted = scene::kills_of_the_machine()?;
+    let counted = testbed::kills_of_the_machine()?;
     let mut expected = Vec::new();
     for nth in 0..*kills {
-        expected.push(scene.kill_at_a_limit(nth)?);
+        expected.push(testbed.kill_at_a_limit(nth)?);
     }
-    if *groups > 0 && !scene.has_groups() {
+    if *groups > 0 && !testbed.has_groups() {
         let why = "no groups are killed as a whole here: that is cgroup v2's";
         eprintln!("bench oom: {why}");
         if *stories {
@@ -105,15 +105,15 @@ fn run(args: &Args) -> Result<bool> {
         }
     } else {
         for nth in 0..*groups {
-            expected.push(scene.kill_a_group(nth)?);
+            expected.push(testbed.kill_a_group(nth)?);
         }
     }
     for nth in 0..*global {
-        expected.push(scene.kill_globally(nth)?);
+        expected.push(testbed.kill_globally(nth)?);
     }
     if backend == NONE {
-        let counted = scene::kills_of_the_machine()? - counted;
-        let (_, unattributed) = scene.told(counted)?;
+        let counted = testbed::kills_of_the_machine()? - counted;
+        let (_, unattributed) = testbed.told(counted)?;
         let ok = unattributed == counted;
         let row = json!({"bench": "oom", "case": "counted alone", "ok": ok, "killed": counted, "unattributed": unattributed});
         emit(&story(row, "counted alone"));
@@ -122,7 +122,7 @@ fn run(args: &Args) -> Result<bool> {
         );
         return Ok(ok);
     }
-    let (told, unattributed) = scene.told(expected.len() as u64)?;
+    let (told, unattributed) = testbed.told(expected.len() as u64)?;
     let strange = told::strangers(&expected, &told);
     let mut all_right = unattributed == 0 && strange == 0;
     let mut text = String::new();

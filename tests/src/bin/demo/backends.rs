@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use tests::mounts::{Hierarchy, Mounts};
 
-use crate::scene::Forced;
+use crate::testbed::Forced;
 
 /// A source whose backends are forced, and the stories that show whether they hold.
 pub(crate) struct Backends {

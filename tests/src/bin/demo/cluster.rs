@@ -8,7 +8,7 @@ use tests::node::{MIB, Node, PodSpec};
 
 use crate::pods::Bystander;
 use crate::runaway::{Plan, Runaway};
-use crate::scene::{GUARD, Scene, Skip};
+use crate::testbed::{GUARD, Skip, Testbed};
 
 const NODE: &str = "n1";
 /// Memory of the node, and a bound that nothing in it can pass.
@@ -24,65 +24,65 @@ const PLAN: Plan<'_> =
 const WEB: u64 = 64;
 const SHOP: u64 = 16;
 
-pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
+pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     let binaries = Binaries::find().map_err(|why| Error::new(Skip(why)))?;
-    let mut node = scene.node(MEMORY, PIDS)?;
-    scene.printer.line("wait", "etcd and kube-apiserver start");
-    let cluster = Cluster::start(&binaries, &cluster::Options::default(), scene.interrupt)?;
+    let mut node = testbed.node(MEMORY, PIDS)?;
+    testbed.printer.line("wait", "etcd and kube-apiserver start");
+    let cluster = Cluster::start(&binaries, &cluster::Options::default(), testbed.interrupt)?;
     let version = kubernetes_version().context("find out which Kubernetes this is")?;
     let server = format!(
         "kube-apiserver {version} at {}, with etcd and the rights of deploy/manifests",
         cluster.url()
     );
-    scene.printer.line("server", server);
+    testbed.printer.line("server", server);
     cluster.add_node(NODE)?;
     let [report, web, shop] = ["report", "web", "shop"].map(|name| add(&cluster, &mut node, name));
     let (report, web, shop) = (report?, web?, shop?);
-    scene.printer.line("pod", format_args!("default/report  grows at {} MiB/s", PLAN.rate / MIB));
-    scene.printer.line("pod", format_args!("default/web     {WEB} MiB"));
-    scene.printer.line("pod", format_args!("default/shop    {SHOP} MiB"));
-    let mut bystanders = crate::pods::bystanders(scene, &node, &[(web, WEB), (shop, SHOP)])?;
-    let mut agent = start(scene, &cluster, &node)?;
+    testbed.printer.line("pod", format_args!("default/report  grows at {} MiB/s", PLAN.rate / MIB));
+    testbed.printer.line("pod", format_args!("default/web     {WEB} MiB"));
+    testbed.printer.line("pod", format_args!("default/shop    {SHOP} MiB"));
+    let mut bystanders = crate::pods::bystanders(testbed, &node, &[(web, WEB), (shop, SHOP)])?;
+    let mut agent = start(testbed, &cluster, &node)?;
     agent.wait_for("that it knows the pods", GUARD, |event| {
         event.kind() == "pods" && event.number("with_cgroup") == Some(3)
     })?;
-    scene
+    testbed
         .printer
         .line("watch", "the agent knows the node's 3 pods by the API server, and found their cgroups");
 
-    let mut runaway = Runaway::start(scene, &node, report, PLAN)?;
+    let mut runaway = Runaway::start(testbed, &node, report, PLAN)?;
     let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
     let (chosen, expected) = (decision.pod(), node.pods[report].full_name());
     let what = format!("the agent chose {expected}, for memory.available");
-    scene.check(what, chosen == expected && decision.text("signal") == "memory.available", &decision.value);
+    testbed.check(what, chosen == expected && decision.text("signal") == "memory.available", &decision.value);
     let answered = agent.wait_for("the API server's answer", GUARD, |event| {
         event.kind() == "eviction_progress" && event.number("id") == decision.number("id")
     })?;
     let outcome = answered.text("result");
-    scene.check(
+    testbed.check(
         "the API server granted its eviction",
         outcome == "accepted",
         format_args!("{outcome} {}", answered.text("reason")),
     );
     let granted = answered.number("mono_ns").context("an answer has no time")?;
-    check_object(scene, &cluster, "report")?;
+    check_object(testbed, &cluster, "report")?;
 
     // What the kubelet does when it sees the pod go.
-    scene.printer.line("kubelet", "there is none here: the demo ends the process in its place");
+    testbed.printer.line("kubelet", "there is none here: the demo ends the process in its place");
     runaway.process().process().child().kill().context("end the runaway")?;
-    runaway.follow_to(scene, &decision, &[("granted", granted, "the API server had answered 201")])?;
+    runaway.follow_to(testbed, &decision, &[("granted", granted, "the API server had answered 201")])?;
     cluster.finish_pod("default", "report")?;
     agent.wait_for("that the pod is gone", GUARD, is_gone)?;
-    scene.check("and the agent knows that it is gone", true, "");
+    testbed.check("and the agent knows that it is gone", true, "");
     for name in ["web", "shop"] {
         let going = is_going(&cluster.pod("default", name)?.unwrap_or_default());
-        scene.check(format!("default/{name} is not on its way"), !going, "it is being deleted");
+        testbed.check(format!("default/{name} is not on its way"), !going, "it is being deleted");
     }
     for (bystander, why) in bystanders.iter_mut().zip(["it was not chosen", "the same"]) {
-        Bystander::check(bystander, scene, why)?;
+        Bystander::check(bystander, testbed, why)?;
     }
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     agent.stop()?;
     Ok(())
 }
@@ -98,12 +98,12 @@ fn add(cluster: &Cluster, node: &mut Node, name: &'static str) -> Result<usize> 
 }
 
 /// An agent with the rights of deploy/manifests.
-fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent> {
+fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Agent> {
     let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
     let account = cluster.account(NAME, &rules)?;
     let kubeconfig = cluster.kubeconfig(NAME, &account.token)?.display().to_string();
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
-    let options = scene.options(node, &kubelet)?;
+    let options = testbed.options(node, &kubelet)?;
     // There is no kubelet here to be earlier than: the line is the one that is spoken of.
     let config = node.file("agent.yaml");
     let text = json!({
@@ -111,7 +111,7 @@ fn start(scene: &mut Scene<'_>, cluster: &Cluster, node: &Node) -> Result<Agent>
     });
     std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-    scene.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
+    testbed.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
 }
 
 fn is_gone(event: &Event) -> bool {
@@ -123,12 +123,12 @@ fn is_going(pod: &Value) -> bool {
 }
 
 /// Asks the server itself.
-fn check_object(scene: &mut Scene<'_>, cluster: &Cluster, name: &str) -> Result<()> {
+fn check_object(testbed: &mut Testbed<'_>, cluster: &Cluster, name: &str) -> Result<()> {
     let pod = cluster.pod("default", name)?.unwrap_or_default();
-    scene.check("its object has a deletionTimestamp", is_going(&pod), &pod);
+    testbed.check("its object has a deletionTimestamp", is_going(&pod), &pod);
     let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget" && it["status"] == "True");
     let reason = target.map_or(&Value::Null, |it| &it["reason"]);
-    scene.check("and the condition DisruptionTarget", reason == "EvictionByEvictionAPI", reason);
+    testbed.check("and the condition DisruptionTarget", reason == "EvictionByEvictionAPI", reason);
     Ok(())
 }

@@ -15,9 +15,9 @@ use tests::stamps::Record;
 
 use crate::hard::{MEMORY, PIDS};
 use crate::pods::{self, Bystander};
-use crate::scene::{GUARD, Scene};
+use crate::testbed::{GUARD, Testbed};
 use crate::timeline::Timeline;
-use crate::twist::Twist;
+use crate::variant::Variant;
 
 const DISK: u64 = 1024 * MIB;
 const VOLUME: &str = "scratch";
@@ -93,9 +93,9 @@ impl Shortage {
     }
 }
 
-pub(crate) fn run(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Result<()> {
-    let disk = disk(scene)?;
-    let mut node = scene.node(MEMORY, PIDS)?;
+pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Variant) -> Result<()> {
+    let disk = disk(testbed)?;
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let with_volume = |spec: PodSpec| PodSpec { volume: Some(VOLUME), ..spec };
     let checkout = node.add(with_volume(PodSpec { storage_request_mib: 400, ..pods::checkout() }))?;
     let etcd = node.add(with_volume(pods::etcd()))?;
@@ -107,18 +107,18 @@ pub(crate) fn run(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Re
         let arguments = shortage.arguments(&volumes[index], amount, 0);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let pod = &node.pods[index];
-        let process = scene.settled(pod.first()?, &arguments, shortage.said())?;
+        let process = testbed.settled(pod.first()?, &arguments, shortage.said())?;
         bystanders.push(Bystander::new(pod, process));
     }
     let threshold = shortage.left(disk.path())?.saturating_sub(shortage.headroom());
-    describe(scene, shortage, threshold);
+    describe(testbed, shortage, threshold);
     let config = json!({"evictionHard": {shortage.signal(): threshold.to_string()}});
-    let mut options = scene.options(&node, &config)?;
+    let mut options = testbed.options(&node, &config)?;
     let paths = [("--nodefs", disk.path().to_owned()), ("--kubelet-root-dir", kubelet)];
     options.more =
         paths.iter().flat_map(|(option, path)| [(*option).to_owned(), path.display().to_string()]).collect();
-    let mut agent = scene.start(&options, "nodefs")?;
-    let turn = twist.begin(scene, &node)?;
+    let mut agent = testbed.start(&options, "nodefs")?;
+    let turn = variant.begin(testbed, &node)?;
     let kills_before = node.oom_kills()?;
 
     let stamps = node.file("stamps-disk");
@@ -126,49 +126,49 @@ pub(crate) fn run(scene: &mut Scene<'_>, shortage: Shortage, twist: Twist) -> Re
     arguments.extend(["--stamps".to_owned(), stamps.display().to_string()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let pod = &node.pods[report];
-    let mut runaway = scene.process(pod.first()?, &arguments)?;
+    let mut runaway = testbed.process(pod.first()?, &arguments)?;
     let before = shortage.left(disk.path())?;
     let death = Death::of(&pod.group, runaway.pid())?;
     runaway.go()?;
-    let Some(decision) = scene.eviction(&mut agent, shortage.signal(), pod)? else {
+    let Some(decision) = testbed.eviction(&mut agent, shortage.signal(), pod)? else {
         return Ok(());
     };
-    let dead = death.at(scene.interrupt, GUARD)?;
-    turn.end(scene)?;
-    record(scene, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
+    let dead = death.at(testbed.interrupt, GUARD)?;
+    turn.end(testbed)?;
+    record(testbed, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
 
     // The kubelet removes the volumes of a pod that has ended.
     fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
     let left = shortage.left(disk.path())?;
     let expected = format!("nodefs has its {} back", shortage.unit());
-    scene.check(expected, left >= threshold, format_args!("{left} of {threshold}"));
+    testbed.check(expected, left >= threshold, format_args!("{left} of {threshold}"));
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
-    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["it uses more, within its request", "critical, being static"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
-        bystander.check(scene, why)?;
+        bystander.check(testbed, why)?;
     }
-    pods::check_one_eviction(scene, &node, kills_before, agent, (shortage.signal(), report))
+    pods::check_one_eviction(testbed, &node, kills_before, agent, (shortage.signal(), report))
 }
 
 /// An ext4 on a loop device, or a file system in memory where there can be none.
-fn disk(scene: &mut Scene<'_>) -> Result<FileSystem> {
-    scene.interrupt.check()?;
+fn disk(testbed: &mut Testbed<'_>) -> Result<FileSystem> {
+    testbed.interrupt.check()?;
     let disk = match FileSystem::new(Kind::Ext4, DISK, "eviction-demo-disk") {
         Ok(disk) => disk,
         Err(error) => {
-            scene
+            testbed
                 .printer
                 .line("disk", format_args!("a tmpfs stands for nodefs: no loop mount here: {error:#}"));
             FileSystem::new(Kind::Tmpfs, DISK, "eviction-demo-disk").map_err(|error| {
-                crate::scene::Skip(format!("no file system can be mounted here: {error:#}"))
+                crate::testbed::Skip(format!("no file system can be mounted here: {error:#}"))
             })?
         }
     };
-    scene.value("file_system", disk.kind().name());
+    testbed.value("file_system", disk.kind().name());
     Ok(disk)
 }
 
@@ -180,20 +180,22 @@ fn volume(kubelet: &Path, pod: &Pod) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn describe(scene: &Scene<'_>, shortage: Shortage, threshold: u64) {
+fn describe(testbed: &Testbed<'_>, shortage: Shortage, threshold: u64) {
     let (signal, unit, headroom) = (shortage.signal(), shortage.unit(), shortage.headroom());
-    scene
+    testbed
         .printer
         .line("node", format_args!("{signal} is below {threshold} once {headroom} {unit} are taken"));
     let [checkout, etcd] = shortage.of_bystanders();
-    scene.printer.line("pod", format_args!("shop/checkout     {checkout} {unit}, 400Mi requested"));
-    scene.printer.line("pod", format_args!("kube-system/etcd  {etcd} {unit}: critical, being static"));
+    testbed.printer.line("pod", format_args!("shop/checkout     {checkout} {unit}, 400Mi requested"));
+    testbed.printer.line("pod", format_args!("kube-system/etcd  {etcd} {unit}: critical, being static"));
     let rate = shortage.rate();
-    scene.printer.line("pod", format_args!("batch/report      takes {rate} {unit} a second, 16Mi requested"));
+    testbed
+        .printer
+        .line("pod", format_args!("batch/report      takes {rate} {unit} a second, 16Mi requested"));
 }
 
 fn record(
-    scene: &mut Scene<'_>,
+    testbed: &mut Testbed<'_>,
     shortage: Shortage,
     record: &Record,
     headroom: u64,
@@ -202,18 +204,18 @@ fn record(
 ) -> Result<()> {
     let unit = shortage.unit();
     let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
-    scene.timeline = Timeline::crossed(crossed, "the threshold was crossed, by the runaway's own statfs");
-    scene.mark_decision(decision);
-    scene.timeline.mark("dead", dead, "its last process was gone");
-    scene.printer.timeline(scene);
+    testbed.timeline = Timeline::crossed(crossed, "the threshold was crossed, by the runaway's own statfs");
+    testbed.mark_decision(decision);
+    testbed.timeline.mark("dead", dead, "its last process was gone");
+    testbed.printer.timeline(testbed);
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let beyond = record.bytes_at(decided).saturating_sub(headroom);
-    scene.check(
+    testbed.check(
         "after the crossing, not before",
         decided >= record.reached(headroom.saturating_sub(1)).unwrap_or(crossed).min(crossed),
         format_args!("{} µs too early", crossed.saturating_sub(decided) / 1000),
     );
-    scene.value("victim", decision.pod());
-    scene.value(&format!("overshoot_at_decision_{unit}"), beyond);
+    testbed.value("victim", decision.pod());
+    testbed.value(&format!("overshoot_at_decision_{unit}"), beyond);
     Ok(())
 }

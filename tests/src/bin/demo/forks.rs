@@ -11,7 +11,7 @@ use tests::stamps::Record;
 
 use crate::hard::MEMORY;
 use crate::pods::{self, Bystander};
-use crate::scene::{GUARD, Scene};
+use crate::testbed::{GUARD, Testbed};
 use crate::timeline::Timeline;
 
 /// Process ids of the node, and a bound that nothing in it can pass.
@@ -26,22 +26,22 @@ const BOMB: u64 = 220;
 /// Forks per second.
 const RATE: &str = "400";
 
-pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
     let report = node.add(pods::report())?;
     node.pods[report].group.limit_pids(BOMB)?;
-    describe(scene);
+    describe(testbed);
     let mut bystanders = Vec::new();
     for (index, children) in [(checkout, CHECKOUT), (etcd, ETCD)] {
         let children = children.to_string();
         let pod = &node.pods[index];
-        let process = scene.settled(pod.first()?, &["forks", "--max", &children], "forked")?;
+        let process = testbed.settled(pod.first()?, &["forks", "--max", &children], "forked")?;
         bystanders.push(Bystander::new(pod, process));
     }
     let config = json!({"evictionHard": {"pid.available": THRESHOLD.to_string()}});
-    let mut agent = scene.agent(&node, &config, "task")?;
+    let mut agent = testbed.agent(&node, &config, "task")?;
     let kills_before = node.oom_kills()?;
 
     let stamps = node.file("stamps-forks");
@@ -49,40 +49,46 @@ pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
     let most = (2 * BOMB).to_string();
     let pod = &node.pods[report];
     let arguments = ["forks", "--bomb", "--max", &most, "--rate", RATE, "--stamps", &file];
-    let mut bomb = scene.process(pod.first()?, &arguments)?;
+    let mut bomb = testbed.process(pod.first()?, &arguments)?;
     let before = node.root().pids()?;
     let death = Death::of(&pod.group, bomb.pid())?;
     bomb.go()?;
-    let Some(decision) = scene.eviction(&mut agent, "pid.available", pod)? else {
+    let Some(decision) = testbed.eviction(&mut agent, "pid.available", pod)? else {
         return Ok(());
     };
-    let dead = death.at(scene.interrupt, GUARD)?;
+    let dead = death.at(testbed.interrupt, GUARD)?;
 
-    record(scene, &Record::read(&stamps)?, before, &decision, dead)?;
-    check_bomb(scene, &node, report, before)?;
+    record(testbed, &Record::read(&stamps)?, before, &decision, dead)?;
+    check_bomb(testbed, &node, report, before)?;
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
-    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["fewer processes than the bomb", "critical, though its priority is lower"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
-        bystander.check(scene, why)?;
+        bystander.check(testbed, why)?;
     }
-    pods::check_one_eviction(scene, &node, kills_before, agent, ("pid.available", report))
+    pods::check_one_eviction(testbed, &node, kills_before, agent, ("pid.available", report))
 }
 
-fn describe(scene: &Scene<'_>) {
-    scene.printer.line(
+fn describe(testbed: &Testbed<'_>) {
+    testbed.printer.line(
         "node",
         format_args!("{PIDS} process ids; pid.available is below {THRESHOLD} beyond {}", PIDS - THRESHOLD),
     );
-    scene.printer.line("pod", format_args!("shop/checkout     {CHECKOUT} children"));
-    scene.printer.line("pod", format_args!("kube-system/etcd  {ETCD} children: critical, being static"));
-    scene.printer.line("pod", format_args!("batch/report      forks {RATE} a second, bounded at {BOMB}"));
+    testbed.printer.line("pod", format_args!("shop/checkout     {CHECKOUT} children"));
+    testbed.printer.line("pod", format_args!("kube-system/etcd  {ETCD} children: critical, being static"));
+    testbed.printer.line("pod", format_args!("batch/report      forks {RATE} a second, bounded at {BOMB}"));
 }
 
-fn record(scene: &mut Scene<'_>, record: &Record, before: u64, decision: &Event, dead: u64) -> Result<()> {
+fn record(
+    testbed: &mut Testbed<'_>,
+    record: &Record,
+    before: u64,
+    decision: &Event,
+    dead: u64,
+) -> Result<()> {
     let line = PIDS - THRESHOLD;
     let forks = (line + 1).checked_sub(before).context("the line was passed before the bomb")?;
     let taken = line + 1;
@@ -98,25 +104,25 @@ fn record(scene: &mut Scene<'_>, record: &Record, before: u64, decision: &Event,
             bail!("a pod was chosen, but the bomb never made {forks} forks: {:?}", record.last())
         }
     };
-    scene.timeline = Timeline::crossed(crossed, what);
-    scene.mark_decision(decision);
-    scene.timeline.mark("dead", dead, "its last process was gone");
-    scene.printer.timeline(scene);
+    testbed.timeline = Timeline::crossed(crossed, what);
+    testbed.mark_decision(decision);
+    testbed.timeline.mark("dead", dead, "its last process was gone");
+    testbed.printer.timeline(testbed);
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let at_decision = record.bytes_at(decided).max(record.bytes_at(crossed));
-    scene.value("victim", decision.pod());
-    scene.value("line_pids", line);
-    scene.value("overshoot_at_decision_pids", (before + at_decision).saturating_sub(line));
-    scene.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
+    testbed.value("victim", decision.pod());
+    testbed.value("line_pids", line);
+    testbed.value("overshoot_at_decision_pids", (before + at_decision).saturating_sub(line));
+    testbed.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
     Ok(())
 }
 
 /// Nothing is left of the bomb, and the node has its process ids back.
-fn check_bomb(scene: &mut Scene<'_>, node: &Node, bomb: usize, before: u64) -> Result<()> {
+fn check_bomb(testbed: &mut Testbed<'_>, node: &Node, bomb: usize, before: u64) -> Result<()> {
     let left = node.pods[bomb].group.processes();
-    scene.check("no process of batch/report is left", left.is_empty(), format_args!("processes {left:?}"));
+    testbed.check("no process of batch/report is left", left.is_empty(), format_args!("processes {left:?}"));
     let root = node.root();
-    let freed = scene.interrupt.until("the process ids come back", GUARD, || {
+    let freed = testbed.interrupt.until("the process ids come back", GUARD, || {
         let pids = root.pids()?;
         Ok((pids <= before).then_some(pids))
     });
@@ -124,6 +130,6 @@ fn check_bomb(scene: &mut Scene<'_>, node: &Node, bomb: usize, before: u64) -> R
         Ok(pids) => format!("{pids} are in use"),
         Err(_) => format!("{} are in use", root.pids()?),
     };
-    scene.check("the node has its process ids back", freed.is_ok(), seen);
+    testbed.check("the node has its process ids back", freed.is_ok(), seen);
     Ok(())
 }

@@ -11,22 +11,22 @@ use tests::node::{MIB, PodSpec};
 
 use crate::hard::{MEMORY, PIDS};
 use crate::pods;
-use crate::scene::{GUARD, Scene, Skip};
+use crate::testbed::{GUARD, Skip, Testbed};
 
 /// MiB that the container may have.
 const LIMIT: u64 = 64;
 /// The first process, its child that grows, and one that holds.
 const PROCESSES: u64 = 3;
 
-pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let spec = PodSpec { request_mib: 32, limit_mib: Some(LIMIT), ..pods::checkout() };
     let checkout = node.add(spec)?;
     // Its one container has the same limit as it has, and then who meets it first is chance: what the
     // kernel needs for the pod's own group counts against the pod alone.
     node.pods[checkout].group.limit_memory(2 * LIMIT * MIB)?;
     let etcd = node.add(pods::etcd())?;
-    let mut bystanders = pods::bystanders(scene, &node, &[(etcd, 16)])?;
+    let mut bystanders = pods::bystanders(testbed, &node, &[(etcd, 16)])?;
     let pod = &node.pods[checkout];
     let app = pod.containers.first().context("the pod has no container")?;
     let file = app.group.dir(Hierarchy::Unified).map(|dir| dir.join("memory.oom.group"));
@@ -35,45 +35,45 @@ pub(crate) fn run(scene: &mut Scene<'_>) -> Result<()> {
     };
     std::fs::write(&file, "1").with_context(|| format!("write {}", file.display()))?;
     let id = std::fs::metadata(file.with_file_name("")).context("the container's cgroup")?.ino();
-    scene.printer.line("pod", format_args!("shop/checkout     limit {LIMIT} MiB, memory.oom.group"));
+    testbed.printer.line("pod", format_args!("shop/checkout     limit {LIMIT} MiB, memory.oom.group"));
 
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
-    let mut agent = scene.agent(&node, &config, "oom")?;
-    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
+    let mut agent = testbed.agent(&node, &config, "oom")?;
+    if testbed.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
     let size = (8 * MIB).to_string();
-    let _holder = scene.settled(&app.group, &["hold", "--size", &size], "holding")?;
+    let _holder = testbed.settled(&app.group, &["hold", "--size", &size], "holding")?;
     let (size, rate) = ((4 * LIMIT * MIB).to_string(), (128 * MIB).to_string());
-    let mut main = scene.process(&app.group, &["child", "--size", &size, "--rate", &rate])?;
+    let mut main = testbed.process(&app.group, &["child", "--size", &size, "--rate", &rate])?;
     main.go()?;
-    scene.interrupt.until("the kernel kills the container", GUARD, || {
+    testbed.interrupt.until("the kernel kills the container", GUARD, || {
         Ok(app.group.processes().is_empty().then_some(()))
     })?;
     let event = agent.wait_for("of all victims", GUARD, |event| {
         event.kind() == "oom_kill" && event.number("oom_group_kills") >= Some(PROCESSES)
     })?;
-    scene.check(
+    testbed.check(
         "the agent reports one kill of the container's whole group",
         event.number("oom_group") == Some(id) && event.number("oom_group_kills") == Some(PROCESSES),
         format_args!("{}", event.value),
     );
     let (owner, limit) = (event.text("limit_scope"), event.number("limit"));
-    scene.check(
+    testbed.check(
         "at the container's own limit",
         owner == "container" && limit == Some(LIMIT * MIB),
         format_args!("a limit of {limit:?} bytes of the {owner}"),
     );
     // Time for an eviction to be decided on, were the kill taken for one.
-    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let acts = agent
         .heard()?
         .iter()
         .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
         .count();
-    scene.check("nothing was evicted", acts == 0, format_args!("{acts} acts"));
+    testbed.check("nothing was evicted", acts == 0, format_args!("{acts} acts"));
     for bystander in &mut bystanders {
-        bystander.check(scene, "nothing was evicted")?;
+        bystander.check(testbed, "nothing was evicted")?;
     }
     agent.stop()?;
     Ok(())

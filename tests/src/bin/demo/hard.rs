@@ -9,8 +9,8 @@ use tests::workload::Workload;
 
 use crate::pods;
 use crate::runaway::{Plan, Runaway};
-use crate::scene::Scene;
-use crate::twist::Twist;
+use crate::testbed::Testbed;
+use crate::variant::Variant;
 
 /// Whether the node's memory is full of page cache when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,50 +40,50 @@ const GRAIN: u64 = 1 << 20;
 /// inactive then, and so working set, though nobody grew by it.
 const RECLAIMED: u64 = 4 << 20;
 
-pub(crate) fn run(scene: &mut Scene<'_>, cache: Cache, twist: Twist) -> Result<()> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> Result<()> {
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
     let report = node.add(pods::report())?;
-    describe(scene);
-    let mut bystanders = pods::bystanders(scene, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
+    describe(testbed);
+    let mut bystanders = pods::bystanders(testbed, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
     let _reader = match cache {
         Cache::Empty => None,
-        Cache::Full => Some(fill(scene, &node, checkout)?),
+        Cache::Full => Some(fill(testbed, &node, checkout)?),
     };
     let config = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
-    let mut agent = scene.agent(&node, &config, "charge")?;
+    let mut agent = testbed.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
 
-    let turn = twist.begin(scene, &node)?;
+    let turn = variant.begin(testbed, &node)?;
     let by_others = if cache == Cache::Full { RECLAIMED } else { 0 };
-    let mut runaway = Runaway::start(scene, &node, report, Plan { by_others, ..PLAN })?;
-    let Some(decision) = scene.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+    let mut runaway = Runaway::start(testbed, &node, report, Plan { by_others, ..PLAN })?;
+    let Some(decision) = testbed.eviction(&mut agent, "memory.available", &node.pods[report])? else {
         return Ok(());
     };
-    let climb = runaway.follow(scene, &decision)?;
+    let climb = runaway.follow(testbed, &decision)?;
     let beyond = climb.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
-    scene.check(
+    testbed.check(
         "after the crossing, not before",
         beyond.is_some_and(|beyond| i128::from(beyond) + i128::from(GRAIN.max(by_others)) > 0),
         format_args!("{beyond:?} bytes beyond the line"),
     );
-    runaway.check_ended(scene, &node)?;
+    runaway.check_ended(testbed, &node)?;
 
     // Time for a second victim to be chosen, were the first not enough for the agent.
-    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    scene.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["the biggest, but within its request", "critical, though it exceeds its request"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
-        bystander.check(scene, why)?;
+        bystander.check(testbed, why)?;
     }
-    turn.end(scene)?;
-    pods::check_one_eviction(scene, &node, kills_before, agent, ("memory.available", report))
+    turn.end(testbed)?;
+    pods::check_one_eviction(testbed, &node, kills_before, agent, ("memory.available", report))
 }
 
-fn describe(scene: &Scene<'_>) {
-    scene.printer.line(
+fn describe(testbed: &Testbed<'_>) {
+    testbed.printer.line(
         "node",
         format_args!(
             "{} MiB; memory.available is below {} MiB once the working set passes {} MiB",
@@ -92,26 +92,26 @@ fn describe(scene: &Scene<'_>) {
             LINE / MIB
         ),
     );
-    let pod = |text: String| scene.printer.line("pod", text);
+    let pod = |text: String| testbed.printer.line("pod", text);
     pod(format!("shop/checkout     {CHECKOUT} MiB, 400 MiB requested: the biggest, within its request"));
     pod(format!("kube-system/etcd   {ETCD} MiB, 16 MiB requested: critical, being static"));
     pod(format!("batch/report      grows at {} MiB/s, 32 MiB requested", PLAN.rate / MIB));
 }
 
 /// Reads a file until the node's memory is full.
-fn fill(scene: &Scene<'_>, node: &Node, pod: usize) -> Result<Workload> {
+fn fill(testbed: &Testbed<'_>, node: &Node, pod: usize) -> Result<Workload> {
     let size = (MEMORY + 64 * MIB).to_string();
     // Beside the programs is a disk; the folder for temporary files may be memory.
     let own = std::env::current_exe().context("find this program")?;
     let folder = own.parent().context("the folder of this program")?.display().to_string();
     let arguments = ["cache", "--size", &size, "--dir", &folder];
-    let reader = scene.settled(node.pods[pod].first()?, &arguments, "cached")?;
+    let reader = testbed.settled(node.pods[pod].first()?, &arguments, "cached")?;
     let (usage, working_set) = (node.root().memory()? / MIB, node.working_set()? / MIB);
     ensure!(
         usage > MEMORY / MIB - 16 && working_set < LINE / MIB,
         "the page cache did not fill: usage {usage} MiB, working set {working_set} MiB",
     );
-    scene.printer.line(
+    testbed.printer.line(
         "cache",
         format_args!("shop/checkout has read files: usage {usage} MiB, working set {working_set} MiB"),
     );

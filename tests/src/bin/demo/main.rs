@@ -17,10 +17,10 @@ mod peer;
 mod pods;
 mod print;
 mod runaway;
-mod scene;
 mod soft;
+mod testbed;
 mod timeline;
-mod twist;
+mod variant;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,8 +36,8 @@ use crate::disk::Shortage;
 use crate::hard::Cache;
 use crate::oom::Level;
 use crate::print::Printer;
-use crate::scene::{Forced, Scene, Skip};
-use crate::twist::Twist;
+use crate::testbed::{Forced, Skip, Testbed};
+use crate::variant::Variant;
 
 #[derive(Debug, Parser)]
 #[command(about = "Tells short stories of node pressure with the real agent, and checks each")]
@@ -73,7 +73,7 @@ struct Story {
     name: &'static str,
     subject: &'static str,
     when: When,
-    run: fn(&mut Scene<'_>) -> Result<()>,
+    run: fn(&mut Testbed<'_>) -> Result<()>,
 }
 
 /// When a story is run.
@@ -94,44 +94,44 @@ const STORIES: [Story; 18] = [
         name: "hard",
         subject: "a runaway grows past memory.available",
         when: When::Always,
-        run: |scene| hard::run(scene, Cache::Empty, Twist::None),
+        run: |testbed| hard::run(testbed, Cache::Empty, Variant::None),
     },
     Story {
         name: "hard, page cache full",
         subject: "the same with the page cache full, which is how nodes are",
         when: When::Always,
-        run: |scene| hard::run(scene, Cache::Full, Twist::None),
+        run: |testbed| hard::run(testbed, Cache::Full, Variant::None),
     },
     Story {
         name: "soft",
         subject: "a spike is forgiven, a longer one is not",
         when: When::Always,
-        run: |scene| soft::run(scene, Twist::None),
+        run: |testbed| soft::run(testbed, Variant::None),
     },
     Story {
         name: "oom",
         subject: "the kernel kills at a container's own limit, which is no eviction",
         when: When::Always,
-        run: |scene| oom::run(scene, Level::Container),
+        run: |testbed| oom::run(testbed, Level::Container),
     },
     Story { name: "forks", subject: "a fork bomb eats the process ids", when: When::Always, run: forks::run },
     Story {
         name: "disk",
         subject: "a pod fills nodefs",
         when: When::Always,
-        run: |scene| disk::run(scene, Shortage::Bytes, Twist::None),
+        run: |testbed| disk::run(testbed, Shortage::Bytes, Variant::None),
     },
     Story {
         name: "inodes",
         subject: "a pod takes the inodes of nodefs",
         when: When::Always,
-        run: |scene| disk::run(scene, Shortage::Inodes, Twist::None),
+        run: |testbed| disk::run(testbed, Shortage::Inodes, Variant::None),
     },
     Story {
         name: "oom, pod",
         subject: "the kernel kills at a pod's limit, which no container has",
         when: When::Asked,
-        run: |scene| oom::run(scene, Level::Pod),
+        run: |testbed| oom::run(testbed, Level::Pod),
     },
     Story {
         name: "oom, group",
@@ -143,49 +143,49 @@ const STORIES: [Story; 18] = [
         name: "hard, cgroups come and go",
         subject: "pods are made and removed all the while",
         when: When::Asked,
-        run: |scene| hard::run(scene, Cache::Empty, Twist::Churn),
+        run: |testbed| hard::run(testbed, Cache::Empty, Variant::Churn),
     },
     Story {
         name: "beside earlyoom, 128 MiB/s",
         subject: "how far beyond the line, and how far with earlyoom in our place",
         when: When::Asked,
-        run: |scene| peer::run(scene, 128 * MIB),
+        run: |testbed| peer::run(testbed, 128 * MIB),
     },
     Story {
         name: "beside earlyoom, full speed",
         subject: "the same as fast as it goes",
         when: When::Asked,
-        run: |scene| peer::run(scene, 0),
+        run: |testbed| peer::run(testbed, 0),
     },
     Story {
         name: "oom, node",
         subject: "the machine itself has no memory left",
         when: When::OwnMachine,
-        run: |scene| oom::run(scene, Level::Node),
+        run: |testbed| oom::run(testbed, Level::Node),
     },
     Story {
         name: "hard, a CPU goes",
         subject: "a CPU is unplugged while the agent watches",
         when: When::OwnMachine,
-        run: |scene| hard::run(scene, Cache::Empty, Twist::CpuGoes),
+        run: |testbed| hard::run(testbed, Cache::Empty, Variant::CpuGoes),
     },
     Story {
         name: "hard, the clock steps",
         subject: "the wall clock jumps an hour forth and a day back",
         when: When::OwnMachine,
-        run: |scene| hard::run(scene, Cache::Empty, Twist::ClockSteps),
+        run: |testbed| hard::run(testbed, Cache::Empty, Variant::ClockSteps),
     },
     Story {
         name: "soft, the clock steps",
         subject: "a grace period is no shorter and no longer for it",
         when: When::OwnMachine,
-        run: |scene| soft::run(scene, Twist::ClockSteps),
+        run: |testbed| soft::run(testbed, Variant::ClockSteps),
     },
     Story {
         name: "disk, the clock steps",
         subject: "a pod fills nodefs after the wall clock has jumped",
         when: When::OwnMachine,
-        run: |scene| disk::run(scene, Shortage::Bytes, Twist::ClockSteps),
+        run: |testbed| disk::run(testbed, Shortage::Bytes, Variant::ClockSteps),
     },
     Story {
         name: "cluster",
@@ -245,25 +245,25 @@ impl Runner<'_> {
     fn run(&mut self, story: &Story, forced: Option<&Forced>) -> Result<()> {
         let (agent, workload, interrupt, printer) = self.parts;
         printer.title(story.name, story.subject);
-        let mut scene = Scene::new(agent, workload, interrupt, printer);
-        scene.slow = self.slow;
-        scene.forced = forced;
-        let result = (story.run)(&mut scene);
-        scene.check_recordings();
+        let mut testbed = Testbed::new(agent, workload, interrupt, printer);
+        testbed.slow = self.slow;
+        testbed.forced = forced;
+        let result = (story.run)(&mut testbed);
+        testbed.check_recordings();
         let end = match result {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
                 Ok(Skip(why)) => End::Skipped(why),
-                Err(error) => scene.checks.end_with(&error),
+                Err(error) => testbed.checks.end_with(&error),
             },
-            Ok(()) => scene.checks.end(),
+            Ok(()) => testbed.checks.end(),
         };
         match end {
             End::Passed => self.passed += 1,
             End::Failed(_) => self.failed += 1,
             End::Skipped(_) => self.skipped += 1,
         }
-        printer.end(story.name, &end, &scene);
+        printer.end(story.name, &end, &testbed);
         Ok(())
     }
 }

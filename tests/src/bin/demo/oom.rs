@@ -13,7 +13,7 @@ use tests::stamps::Record;
 
 use crate::hard::{MEMORY, PIDS};
 use crate::pods;
-use crate::scene::{GUARD, Scene, Skip};
+use crate::testbed::{GUARD, Skip, Testbed};
 use crate::timeline::Timeline;
 
 /// What each container of the pod may have, MiB; the pod as a whole may have twice that.
@@ -60,10 +60,10 @@ impl Level {
     }
 }
 
-pub(crate) fn run(scene: &mut Scene<'_>, level: Level) -> Result<()> {
+pub(crate) fn run(testbed: &mut Testbed<'_>, level: Level) -> Result<()> {
     // With a bound beyond the machine's own memory, that comes first.
     let memory = if level == Level::Node { 4 * meminfo::total()? } else { MEMORY };
-    let mut node = scene.node(memory, PIDS)?;
+    let mut node = testbed.node(memory, PIDS)?;
     let spec = PodSpec {
         containers: &["app", "proxy"],
         request_mib: 32,
@@ -81,12 +81,12 @@ pub(crate) fn run(scene: &mut Scene<'_>, level: Level) -> Result<()> {
         Level::Pod => format!("limit {LIMIT} MiB together"),
         Level::Node => "no limits".to_owned(),
     };
-    scene.printer.line("pod", format_args!("shop/checkout     containers app and proxy, {limits}"));
-    scene.printer.line("node", "far from its threshold");
-    let mut bystanders = pods::bystanders(scene, &node, &[(etcd, ETCD), (report, 16)])?;
+    testbed.printer.line("pod", format_args!("shop/checkout     containers app and proxy, {limits}"));
+    testbed.printer.line("node", "far from its threshold");
+    let mut bystanders = pods::bystanders(testbed, &node, &[(etcd, ETCD), (report, 16)])?;
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
-    let mut agent = scene.agent(&node, &config, "oom")?;
-    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
+    let mut agent = testbed.agent(&node, &config, "oom")?;
+    if testbed.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
 
@@ -99,81 +99,81 @@ pub(crate) fn run(scene: &mut Scene<'_>, level: Level) -> Result<()> {
     if level != Level::Node {
         arguments.push("--touch-first");
     }
-    let mut main = scene.process(&app.group, &arguments)?;
+    let mut main = testbed.process(&app.group, &arguments)?;
     main.go()?;
     let child = main.wait_event("child")?;
     let child = child.get("child").and_then(Value::as_u64).context("the child's pid")?;
     let child = u32::try_from(child).context("the child's pid")?;
-    scene
+    testbed
         .interrupt
         .until("the kernel kills the child", GUARD, || Ok((!process::is_alive(child)).then_some(())))?;
     let ended = main.wait_event("child-ended")?;
     let event = agent.wait_for("of the OOM kill", GUARD, |event| event.kind() == "oom_kill")?;
 
-    record(scene, &Record::read(&stamps)?, &ended, &event)?;
-    check_event(scene, &event, child, pod, level)?;
+    record(testbed, &Record::read(&stamps)?, &ended, &event)?;
+    check_event(testbed, &event, child, pod, level)?;
     let kills = app.group.oom_kills()?.saturating_sub(kills_before);
-    scene.check("the kernel counts one OOM kill in that container", kills == 1, format_args!("{kills}"));
+    testbed.check("the kernel counts one OOM kill in that container", kills == 1, format_args!("{kills}"));
     let signal = ended.get("signal").and_then(Value::as_u64);
-    scene.check("the child died by SIGKILL", signal == Some(9), format_args!("signal {signal:?}"));
-    scene.check("the container's main process lives", main.process().is_running()?, "it ended");
+    testbed.check("the child died by SIGKILL", signal == Some(9), format_args!("signal {signal:?}"));
+    testbed.check("the container's main process lives", main.process().is_running()?, "it ended");
 
     // Time for an eviction to be decided on, were the kill taken for one.
-    scene.interrupt.sleep(Duration::from_millis(1500))?;
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let heard = agent.heard()?;
     let acted = heard
         .iter()
         .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
         .count();
     let kills = heard.iter().filter(|event| event.kind() == "oom_kill").count();
-    scene.check(
+    testbed.check(
         "reported once, and nothing was evicted",
         acted == 0 && kills == 1,
         format_args!("{acted} acts, {kills} kills"),
     );
     for (bystander, why) in bystanders.iter_mut().zip(["nothing was evicted", "nothing was evicted"]) {
-        bystander.check(scene, why)?;
+        bystander.check(testbed, why)?;
     }
-    pods::check_counters(scene, &agent, &[], 1)?;
+    pods::check_counters(testbed, &agent, &[], 1)?;
     agent.stop()?;
     Ok(())
 }
 
-fn record(scene: &mut Scene<'_>, record: &Record, ended: &Value, event: &Event) -> Result<()> {
+fn record(testbed: &mut Testbed<'_>, record: &Record, ended: &Value, event: &Event) -> Result<()> {
     let last = record.last().context("the child has stamped nothing")?;
     let what = format!("the child's own last stamp, {} MiB touched", last.bytes / MIB);
-    scene.timeline = Timeline::crossed(last.ns, what);
+    testbed.timeline = Timeline::crossed(last.ns, what);
     if let Some(at) = event.number("mono_ns") {
-        scene.timeline.mark("kernel", at, "the kernel chose its victim");
+        testbed.timeline.mark("kernel", at, "the kernel chose its victim");
     }
     let dead = ended.get("ns").and_then(Value::as_u64).context("the time of the child's end")?;
-    scene.timeline.mark("dead", dead, "its parent has seen its end");
-    scene.timeline.mark("seen", event.heard_ns, "the agent had reported it");
-    scene.printer.timeline(scene);
+    testbed.timeline.mark("dead", dead, "its parent has seen its end");
+    testbed.timeline.mark("seen", event.heard_ns, "the agent had reported it");
+    testbed.printer.timeline(testbed);
     for key in ["pid", "comm", "pod", "container", "limit_scope", "inferred", "usage", "limit", "anon"] {
-        scene.value(key, event.value.get(key).cloned().unwrap_or(Value::Null));
+        testbed.value(key, event.value.get(key).cloned().unwrap_or(Value::Null));
     }
     Ok(())
 }
 
 /// The agent's own words about it.
-fn check_event(scene: &mut Scene<'_>, event: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
+fn check_event(testbed: &mut Testbed<'_>, event: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
     let app = pod.containers.first().context("the pod has no container")?;
     let victim = event.number("pid");
-    scene.check(
+    testbed.check(
         format!("the agent names the victim, process {child}"),
         victim == Some(child.into()),
         format_args!("process {victim:?}"),
     );
     let container = event.text("container");
     let of_app = container == app.name || container.contains(&app.id);
-    scene.check(
+    testbed.check(
         "in container app of shop/checkout",
         of_app && event.pod() == pod.full_name() && event.text("pod_uid") == pod.uid(),
         format_args!("container `{container}` of {} ({})", event.pod(), event.text("pod_uid")),
     );
     let (owner, limit) = (event.text("limit_scope"), event.number("limit"));
-    scene.check(
+    testbed.check(
         format!("whose limit it was: {}", level.owner()),
         owner == level.owner() && (limit.is_none() || limit == level.limit()),
         format_args!("a limit of {limit:?} bytes of the {owner}"),

@@ -20,7 +20,7 @@ use tests::workload::Workload;
 
 use crate::hard::PIDS;
 use crate::pods;
-use crate::scene::{GUARD, Scene, Skip};
+use crate::testbed::{GUARD, Skip, Testbed};
 
 /// Bounds the runaway in either case.
 const MEMORY: u64 = 960 * MIB;
@@ -54,16 +54,16 @@ struct WithKernelKill {
     otherwise: Option<String>,
 }
 
-pub(crate) fn run(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
+pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
     let (mut ours, mut theirs, mut kernel_kills) = (Vec::new(), Vec::new(), Vec::new());
     // In turn, so that what else the machine does hits all.
     for _ in 0..RUNS {
-        ours.push(with_agent(scene, rate)?);
-        theirs.push(with_earlyoom(scene, rate, &earlyoom)?);
-        kernel_kills.extend(with_kernel_kill(scene, rate)?);
+        ours.push(with_agent(testbed, rate)?);
+        theirs.push(with_earlyoom(testbed, rate, &earlyoom)?);
+        kernel_kills.extend(with_kernel_kill(testbed, rate)?);
     }
-    scene.check("each ended the runaway each time", true, "");
+    testbed.check("each ended the runaway each time", true, "");
     for (key, value) in [
         ("agent_signal_mib", at_signal(&ours)),
         ("agent_death_mib", at_death(&ours)),
@@ -72,29 +72,29 @@ pub(crate) fn run(scene: &mut Scene<'_>, rate: u64) -> Result<()> {
         ("times_less_at_signal", at_signal(&theirs) / at_signal(&ours).max(GRAIN_MIB)),
         ("times_less_at_death", at_death(&theirs) / at_death(&ours).max(GRAIN_MIB)),
     ] {
-        scene.printer.line("median", format_args!("{key} {value:.2}"));
-        scene.value(key, value);
+        testbed.printer.line("median", format_args!("{key} {value:.2}"));
+        testbed.value(key, value);
     }
     if kernel_kills.is_empty() {
-        scene.printer.line(
+        testbed.printer.line(
             "kernel kill",
             "no program that sees charges can be used here, so none could carry out a kill order",
         );
     } else {
         let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.otherwise.as_deref()).collect();
         for why in &others {
-            scene.printer.line("kernel kill", format_args!("the ordinary way was first: {why}"));
+            testbed.printer.line("kernel kill", format_args!("the ordinary way was first: {why}"));
         }
-        scene.value("by_reflex", kernel_kills.len() - others.len());
+        testbed.value("by_reflex", kernel_kills.len() - others.len());
         // Where it never was, its figures say nothing of it.
         if others.len() < kernel_kills.len() {
             let at_death = at_death(&kernel_kills.iter().map(|run| run.overshoot).collect::<Vec<_>>());
-            scene.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
-            scene.value("reflex_death_mib", at_death);
-            scene.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
+            testbed.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
+            testbed.value("reflex_death_mib", at_death);
+            testbed.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
         }
     }
-    scene.value("runs", RUNS);
+    testbed.value("runs", RUNS);
     Ok(())
 }
 
@@ -112,19 +112,19 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// A node of one pod, and the runaway in it, ready to go.
-fn prepare(scene: &Scene<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+fn prepare(testbed: &Testbed<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let report = node.add(pods::report())?;
     let stamps = node.file("stamps");
     let (size, rate, file) = (SIZE.to_string(), rate.to_string(), stamps.display().to_string());
     let arguments = ["grow", "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
-    let hog = scene.process(node.pods[report].first()?, &arguments)?;
+    let hog = testbed.process(node.pods[report].first()?, &arguments)?;
     Ok((node, hog, stamps))
 }
 
 /// Lets it go, waits for its end, and says how far it came: by SIGTERM, or by SIGKILL at once.
 fn follow(
-    scene: &Scene<'_>,
+    testbed: &Testbed<'_>,
     node: &Node,
     mut hog: Workload,
     stamps: &Path,
@@ -133,7 +133,7 @@ fn follow(
 ) -> Result<Overshoot> {
     let death = Death::of(&node.pods[0].group, hog.pid())?;
     hog.go()?;
-    let dead = death.at(scene.interrupt, GUARD)?;
+    let dead = death.at(testbed.interrupt, GUARD)?;
     let record = Record::read(stamps)?;
     let signal = match by {
         Signal::TERM => record.term.context("the runaway died without SIGTERM")?,
@@ -144,11 +144,11 @@ fn follow(
     Ok(Overshoot { signal: mib(signal)?, death: mib(dead)? })
 }
 
-fn with_agent(scene: &mut Scene<'_>, rate: u64) -> Result<Overshoot> {
-    let (node, hog, stamps) = prepare(scene, rate)?;
+fn with_agent(testbed: &mut Testbed<'_>, rate: u64) -> Result<Overshoot> {
+    let (node, hog, stamps) = prepare(testbed, rate)?;
     let base = node.working_set()?;
-    let agent = scene.agent(&node, &kubelet(base), "charge")?;
-    let overshoot = follow(scene, &node, hog, &stamps, base, Signal::TERM)?;
+    let agent = testbed.agent(&node, &kubelet(base), "charge")?;
+    let overshoot = follow(testbed, &node, hog, &stamps, base, Signal::TERM)?;
     agent.stop()?;
     Ok(overshoot)
 }
@@ -159,15 +159,15 @@ fn kubelet(base: u64) -> Value {
 }
 
 /// Nothing where no program sees charges.
-fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
-    let (node, hog, stamps) = prepare(scene, rate)?;
+fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
+    let (node, hog, stamps) = prepare(testbed, rate)?;
     let base = node.working_set()?;
-    let mut agent = scene.agent_with(&node, &kubelet(base), "charge", Some(KERNEL_KILL))?;
-    if scene.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
+    let mut agent = testbed.agent_with(&node, &kubelet(base), "charge", Some(KERNEL_KILL))?;
+    if testbed.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         agent.stop()?;
         return Ok(None);
     }
-    let overshoot = follow(scene, &node, hog, &stamps, base, Signal::KILL)?;
+    let overshoot = follow(testbed, &node, hog, &stamps, base, Signal::KILL)?;
     let event = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
         "kernel_kill" => true,
         "eviction_decision" => event.text("detected_by") != "kernel_kill",
@@ -181,8 +181,8 @@ fn with_kernel_kill(scene: &mut Scene<'_>, rate: u64) -> Result<Option<WithKerne
     Ok(Some(WithKernelKill { overshoot, otherwise }))
 }
 
-fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
-    let (node, hog, stamps) = prepare(scene, rate)?;
+fn with_earlyoom(testbed: &Testbed<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
+    let (node, hog, stamps) = prepare(testbed, rate)?;
     let available = meminfo::available()?;
     let limit = available.checked_sub(LINE).context("this machine has too little memory")? / 1024;
     let [loader, program] = earlyoom;
@@ -200,7 +200,7 @@ fn with_earlyoom(scene: &Scene<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Resul
     }
     // What it says on goes nowhere; it must not wait for a reader.
     let drain = std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
-    let overshoot = follow(scene, &node, hog, &stamps, 0, Signal::TERM);
+    let overshoot = follow(testbed, &node, hog, &stamps, 0, Signal::TERM);
     drop(process);
     drop(drain.join());
     overshoot

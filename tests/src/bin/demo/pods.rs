@@ -5,7 +5,7 @@ use tests::agent::Agent;
 use tests::node::{MIB, Node, Pod, PodSpec};
 use tests::workload::Workload;
 
-use crate::scene::Scene;
+use crate::testbed::Testbed;
 
 /// A service that serves people: big, and within what it asked for.
 pub(crate) fn checkout() -> PodSpec {
@@ -38,53 +38,57 @@ impl Bystander {
     }
 
     /// Checks that every process of the pod lives.
-    pub(crate) fn check(&mut self, scene: &mut Scene<'_>, why: &str) -> Result<()> {
+    pub(crate) fn check(&mut self, testbed: &mut Testbed<'_>, why: &str) -> Result<()> {
         let dead: Vec<u32> =
             self.before.iter().copied().filter(|pid| !tests::process::is_alive(*pid)).collect();
         let lives = self.process.process().is_running()? && dead.is_empty();
         let expected = format!("{} lives: {why}", self.pod);
-        scene.check(expected, lives, format_args!("{dead:?} of its processes are dead"));
+        testbed.check(expected, lives, format_args!("{dead:?} of its processes are dead"));
         Ok(())
     }
 }
 
 /// The usual two bystanders, settled: `checkout` and `etcd`, each holding so many MiB.
-pub(crate) fn bystanders(scene: &Scene<'_>, node: &Node, sizes: &[(usize, u64)]) -> Result<Vec<Bystander>> {
+pub(crate) fn bystanders(
+    testbed: &Testbed<'_>,
+    node: &Node,
+    sizes: &[(usize, u64)],
+) -> Result<Vec<Bystander>> {
     let mut settled = Vec::new();
     for (index, mib) in sizes {
         let pod = &node.pods[*index];
         let size = (mib * MIB).to_string();
-        let process = scene.settled(pod.first()?, &["hold", "--size", &size], "holding")?;
+        let process = testbed.settled(pod.first()?, &["hold", "--size", &size], "holding")?;
         settled.push(Bystander::new(pod, process));
     }
     Ok(settled)
 }
 
 /// Checks that the kernel counts no OOM kill in the node since `before`.
-fn check_no_oom_kill(scene: &mut Scene<'_>, node: &Node, before: u64) -> Result<()> {
+fn check_no_oom_kill(testbed: &mut Testbed<'_>, node: &Node, before: u64) -> Result<()> {
     let kills = node.oom_kills()?.saturating_sub(before);
-    scene.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
+    testbed.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
     Ok(())
 }
 
 /// Checks, at the end of a story, that this pod was evicted for that signal, and nobody else was,
 /// by whomever.
 pub(crate) fn check_one_eviction(
-    scene: &mut Scene<'_>,
+    testbed: &mut Testbed<'_>,
     node: &Node,
     kills_before: u64,
     agent: Agent,
     (signal, pod): (&str, usize),
 ) -> Result<()> {
-    check_no_oom_kill(scene, node, kills_before)?;
-    check_counters(scene, &agent, &[(signal, &node.pods[pod])], 0)?;
+    check_no_oom_kill(testbed, node, kills_before)?;
+    check_counters(testbed, &agent, &[(signal, &node.pods[pod])], 0)?;
     agent.stop()?;
     Ok(())
 }
 
 /// Checks the agent's counters against what happened.
 pub(crate) fn check_counters(
-    scene: &mut Scene<'_>,
+    testbed: &mut Testbed<'_>,
     agent: &Agent,
     evictions: &[(&str, &Pod)],
     oom_kills: u64,
@@ -105,9 +109,9 @@ pub(crate) fn check_counters(
         ),
     };
     let right = all == evictions.len() as f64 && matching == all;
-    scene.check(expected, right, format_args!("{all} evictions, {matching} of them as expected"));
+    testbed.check(expected, right, format_args!("{all} evictions, {matching} of them as expected"));
     let kills = count("eviction_agent_oom_kills_total", &[]);
     let expected = format!("/metrics counts {oom_kills} OOM kills");
-    scene.check(expected, kills == oom_kills as f64, format_args!("{kills}"));
+    testbed.check(expected, kills == oom_kills as f64, format_args!("{kills}"));
     Ok(())
 }

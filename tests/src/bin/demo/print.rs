@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::json;
 
 use crate::checks::{Check, End};
-use crate::scene::Scene;
+use crate::testbed::Testbed;
 use crate::timeline::millis;
 
 /// Where the two go: to people on standard output, unless machines read that.
@@ -55,19 +55,19 @@ impl Printer {
     }
 
     /// The moments of a story.
-    pub(crate) fn timeline(&self, scene: &Scene<'_>) {
-        for mark in scene.timeline.sorted() {
+    pub(crate) fn timeline(&self, testbed: &Testbed<'_>) {
+        for mark in testbed.timeline.sorted() {
             self.print(format_args!("{:>10} ms  {:<9}{}", millis(mark.us), mark.key, mark.what));
         }
     }
 
     /// How a story ended.
-    pub(crate) fn end(&self, name: &str, end: &End, scene: &Scene<'_>) {
+    pub(crate) fn end(&self, name: &str, end: &End, testbed: &Testbed<'_>) {
         let mut line = json!({
             "story": name,
             "ok": *end == End::Passed,
-            "timeline": scene.timeline.json(),
-            "values": scene.values,
+            "timeline": testbed.timeline.json(),
+            "values": testbed.values,
         });
         match end {
             End::Passed => self.print("  PASSED\n"),
@@ -81,10 +81,10 @@ impl Printer {
                 line["why"] = json!(why);
             }
         }
-        if let Some(backend) = &scene.backend {
+        if let Some(backend) = &testbed.backend {
             line["backend"] = json!(backend);
         }
-        if let Some(forced) = scene.forced {
+        if let Some(forced) = testbed.forced {
             line["forced"] = json!(forced.backend);
         }
         self.emit(&line);

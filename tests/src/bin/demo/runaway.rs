@@ -11,7 +11,7 @@ use tests::node::{MIB, Node};
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use crate::scene::{GUARD, Scene};
+use crate::testbed::{GUARD, Testbed};
 use crate::timeline::Timeline;
 
 /// How it behaves, and which working set of the node it must not bring about.
@@ -45,13 +45,13 @@ pub(crate) struct Runaway {
 
 impl Runaway {
     /// Starts one in a pod and lets it go.
-    pub(crate) fn start(scene: &Scene<'_>, node: &Node, pod: usize, plan: Plan<'_>) -> Result<Self> {
+    pub(crate) fn start(testbed: &Testbed<'_>, node: &Node, pod: usize, plan: Plan<'_>) -> Result<Self> {
         let Plan { mode, size, rate, more, line, by_others } = plan;
         let stamps = node.file(&format!("stamps-{mode}"));
         let (size, rate, file) = (size.to_string(), rate.to_string(), stamps.display().to_string());
         let mut arguments = vec![mode, "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
         arguments.extend(more);
-        let mut process = scene.process(node.pods[pod].first()?, &arguments)?;
+        let mut process = testbed.process(node.pods[pod].first()?, &arguments)?;
         let base = node.working_set()?;
         let death = Death::of(&node.pods[pod].group, process.pid())?;
         process.go()?;
@@ -70,19 +70,19 @@ impl Runaway {
 
     /// Waits for its death and for that of all others in its pod, and puts down what happened
     /// when, from the crossing on.
-    pub(crate) fn follow(&mut self, scene: &mut Scene<'_>, decision: &Event) -> Result<Climb> {
-        self.follow_to(scene, decision, &[])
+    pub(crate) fn follow(&mut self, testbed: &mut Testbed<'_>, decision: &Event) -> Result<Climb> {
+        self.follow_to(testbed, decision, &[])
     }
 
     /// The same with other moments: key, time, what happened.
     pub(crate) fn follow_to(
         &mut self,
-        scene: &mut Scene<'_>,
+        testbed: &mut Testbed<'_>,
         decision: &Event,
         others: &[(&'static str, u64, &str)],
     ) -> Result<Climb> {
         let death = self.death.take().context("its death was waited for before")?;
-        let dead = death.at(scene.interrupt, GUARD)?;
+        let dead = death.at(testbed.interrupt, GUARD)?;
         let climb = self.climb()?;
         let crossed = climb.crossed().or_else(|| climb.crossed_ahead(self.by_others)).with_context(|| {
             let last = climb.growth().last();
@@ -93,39 +93,39 @@ impl Runaway {
         })?;
         let what =
             format!("the working set passed {} MiB, by the growing process's own clock", self.line / MIB);
-        scene.timeline = Timeline::crossed(crossed, what);
-        scene.mark_decision(decision);
+        testbed.timeline = Timeline::crossed(crossed, what);
+        testbed.mark_decision(decision);
         for (key, at, what) in others {
-            scene.timeline.mark(key, *at, *what);
+            testbed.timeline.mark(key, *at, *what);
         }
-        scene.timeline.mark("dead", dead, "its last process was gone");
-        scene.printer.timeline(scene);
+        testbed.timeline.mark("dead", dead, "its last process was gone");
+        testbed.printer.timeline(testbed);
 
         let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
         let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64);
-        scene.value("victim", decision.pod());
-        scene.value("line_bytes", self.line);
-        scene.value("overshoot_at_decision_mib", mib(decided));
-        scene.value("overshoot_at_death_mib", mib(dead));
-        scene.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
+        testbed.value("victim", decision.pod());
+        testbed.value("line_bytes", self.line);
+        testbed.value("overshoot_at_decision_mib", mib(decided));
+        testbed.value("overshoot_at_death_mib", mib(dead));
+        testbed.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
         Ok(climb)
     }
 
     /// Checks that it is dead because somebody ended it, and that nothing of its pod is left.
-    pub(crate) fn check_ended(&mut self, scene: &mut Scene<'_>, node: &Node) -> Result<()> {
+    pub(crate) fn check_ended(&mut self, testbed: &mut Testbed<'_>, node: &Node) -> Result<()> {
         let pod = &node.pods[self.pod];
         let left = pod.group.processes();
         let expected = format!("no process of {} is left", pod.full_name());
-        scene.check(expected, left.is_empty(), format_args!("processes {left:?}"));
+        testbed.check(expected, left.is_empty(), format_args!("processes {left:?}"));
         let status = self.process.process().wait()?;
         let by = match (self.record()?.term, status.signal()) {
             (Some(_), _) => Some("SIGTERM"),
             (None, Some(9)) => Some("SIGKILL"),
             _ => None,
         };
-        scene.value("victim_ended_by", by);
+        testbed.value("victim_ended_by", by);
         let expected = format!("its process was ended by {}", by.unwrap_or("a signal"));
-        scene.check(expected, by.is_some(), describe(status));
+        testbed.check(expected, by.is_some(), describe(status));
         Ok(())
     }
 

@@ -12,9 +12,9 @@ use tests::node::{MIB, Node};
 use crate::hard::{MEMORY, PIDS};
 use crate::pods;
 use crate::runaway::{Plan, Runaway};
-use crate::scene::{GUARD, Scene, Skip};
+use crate::testbed::{GUARD, Skip, Testbed};
 use crate::timeline::millis;
-use crate::twist::Twist;
+use crate::variant::Variant;
 
 const SOFT: u64 = 128 * MIB;
 const HARD: u64 = 16 * MIB;
@@ -33,14 +33,14 @@ const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[],
 /// The agent looks at least once in that time while a threshold is met.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
-    let mut node = scene.node(MEMORY, PIDS)?;
+pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
+    let mut node = testbed.node(MEMORY, PIDS)?;
     let checkout = node.add(pods::checkout())?;
     let etcd = node.add(pods::etcd())?;
     let report = node.add(pods::report())?;
-    let grace = if scene.slow { SLOW_GRACE } else { GRACE };
-    describe(scene, grace);
-    let mut bystanders = pods::bystanders(scene, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
+    let grace = if testbed.slow { SLOW_GRACE } else { GRACE };
+    describe(testbed, grace);
+    let mut bystanders = pods::bystanders(testbed, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
     let config = json!({
         "evictionHard": {"memory.available": format!("{}Mi", HARD / MIB)},
         "evictionSoft": {"memory.available": format!("{}Mi", SOFT / MIB)},
@@ -48,44 +48,44 @@ pub(crate) fn run(scene: &mut Scene<'_>, twist: Twist) -> Result<()> {
         "evictionPressureTransitionPeriod": format!("{}s", TRANSITION.as_secs()),
         "evictionMaxPodGracePeriod": 1,
     });
-    let mut agent = scene.agent(&node, &config, "charge")?;
+    let mut agent = testbed.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
-    let turn = twist.begin(scene, &node)?;
+    let turn = variant.begin(testbed, &node)?;
 
-    spike(scene, &node, report, &mut agent, grace)?;
-    pods::check_counters(scene, &agent, &[], 0)?;
+    spike(testbed, &node, report, &mut agent, grace)?;
+    pods::check_counters(testbed, &agent, &[], 0)?;
 
-    let mut runaway = Runaway::start(scene, &node, report, LONGER)?;
-    let Some(decision) = scene.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+    let mut runaway = Runaway::start(testbed, &node, report, LONGER)?;
+    let Some(decision) = testbed.eviction(&mut agent, "memory.available", &node.pods[report])? else {
         return Ok(());
     };
-    let climb = runaway.follow(scene, &decision)?;
+    let climb = runaway.follow(testbed, &decision)?;
     let crossed = climb.crossed().context("the line was never crossed")?;
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let waited = Duration::from_nanos(decided.saturating_sub(crossed));
-    scene.value("crossed_to_decided_us", micros(waited));
+    testbed.value("crossed_to_decided_us", micros(waited));
     // The kernel charges ahead of what is touched.
     let earliest = climb.crossed_at_the_earliest().context("the line was never crossed")?;
     let waited_at_most = Duration::from_nanos(decided.saturating_sub(earliest));
-    scene.check(
+    testbed.check(
         format!("the longer one is evicted, not before {} s have passed", grace.as_secs()),
         decision.text("threshold") == "soft" && waited_at_most >= grace,
         format_args!("a {} decision after {waited:?}", decision.text("threshold")),
     );
-    runaway.check_ended(scene, &node)?;
+    runaway.check_ended(testbed, &node)?;
     // The threshold was met when the pod was chosen; how soon its memory comes back after that, and
     // with it when it was met for the last time, is the kernel's affair.
-    check_condition_stays(scene, &mut agent, decided, "the eviction")?;
+    check_condition_stays(testbed, &mut agent, decided, "the eviction")?;
 
-    turn.end(scene)?;
+    turn.end(testbed)?;
     for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
-        bystander.check(scene, why)?;
+        bystander.check(testbed, why)?;
     }
-    pods::check_one_eviction(scene, &node, kills_before, agent, ("memory.available", report))
+    pods::check_one_eviction(testbed, &node, kills_before, agent, ("memory.available", report))
 }
 
-fn describe(scene: &Scene<'_>, grace: Duration) {
-    scene.printer.line(
+fn describe(testbed: &Testbed<'_>, grace: Duration) {
+    testbed.printer.line(
         "node",
         format_args!(
             "{} MiB; soft line at {} MiB of working set, grace period {} s, transition period {} s",
@@ -98,29 +98,35 @@ fn describe(scene: &Scene<'_>, grace: Duration) {
 }
 
 /// The spike that is forgiven.
-fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent, grace: Duration) -> Result<()> {
-    let mut spike = Runaway::start(scene, node, pod, SPIKE)?;
-    let interrupt = scene.interrupt;
+fn spike(
+    testbed: &mut Testbed<'_>,
+    node: &Node,
+    pod: usize,
+    agent: &mut Agent,
+    grace: Duration,
+) -> Result<()> {
+    let mut spike = Runaway::start(testbed, node, pod, SPIKE)?;
+    let interrupt = testbed.interrupt;
     interrupt.until("the spike passes the line", GUARD, || Ok(spike.climb()?.crossed()))?;
-    let fell = below_line(scene, node)?;
+    let fell = below_line(testbed, node)?;
     let crossed = spike.climb()?.crossed().context("the spike has no crossing")?;
     let lasted = Duration::from_nanos(fell.saturating_sub(crossed));
-    scene.value("spike_us", micros(lasted));
+    testbed.value("spike_us", micros(lasted));
     if lasted >= grace {
         return Err(Error::new(Skip(format!(
             "this machine is too busy: a spike of 0.4 s lasted {:.1} s",
             lasted.as_secs_f64()
         ))));
     }
-    scene.printer.line("spike", format_args!("above the line for {:.2} s", lasted.as_secs_f64()));
+    testbed.printer.line("spike", format_args!("above the line for {:.2} s", lasted.as_secs_f64()));
     let condition = |status: &'static str| {
         move |event: &Event| event.kind() == "condition" && event.text("status") == status
     };
     agent.wait_for("MemoryPressure True", GUARD, condition("True"))?;
-    check_condition_stays(scene, agent, fell, "the spike")?;
+    check_condition_stays(testbed, agent, fell, "the spike")?;
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     let lives = spike.process().process().is_running()?;
-    scene.check(
+    testbed.check(
         "the spike is forgiven: its process lives, nothing was decided",
         lives && decisions == 0,
         format_args!("process lives: {lives}, {decisions} decisions"),
@@ -129,21 +135,26 @@ fn spike(scene: &mut Scene<'_>, node: &Node, pod: usize, agent: &mut Agent, grac
 }
 
 /// Waits until the working set is below the line again, and says when that was.
-fn below_line(scene: &Scene<'_>, node: &Node) -> Result<u64> {
-    scene.interrupt.until("the working set falls below the line", GUARD, || {
+fn below_line(testbed: &Testbed<'_>, node: &Node) -> Result<u64> {
+    testbed.interrupt.until("the working set falls below the line", GUARD, || {
         Ok((node.working_set()? < LINE).then(clock::now))
     })
 }
 
 /// Checks that the condition, true at `since`, ends, and not before the transition period has
 /// passed.
-fn check_condition_stays(scene: &mut Scene<'_>, agent: &mut Agent, since: u64, after: &str) -> Result<()> {
+fn check_condition_stays(
+    testbed: &mut Testbed<'_>,
+    agent: &mut Agent,
+    since: u64,
+    after: &str,
+) -> Result<()> {
     let ended = agent.wait_for("the end of MemoryPressure", GUARD, |event| {
         event.kind() == "condition" && event.text("status") == "False" && event.heard_ns > since
     })?;
     let stayed = Duration::from_nanos(ended.heard_ns.saturating_sub(since));
-    scene.value(&format!("condition_after_{}_us", after.replace("the ", "")), micros(stayed));
-    scene.check(
+    testbed.value(&format!("condition_after_{}_us", after.replace("the ", "")), micros(stayed));
+    testbed.check(
         format!("MemoryPressure outlives {after} by the transition period"),
         ended.text("condition") == "MemoryPressure" && stayed + LOOK >= TRANSITION,
         format_args!("{} ended {} ms after it", ended.text("condition"), millis(micros(stayed))),

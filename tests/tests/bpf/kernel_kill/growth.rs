@@ -6,12 +6,12 @@ use super::*;
 fn a_process_that_writes_files_is_never_killed() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut rig, order) = node.begin(&node.victim);
+    let (mut process, mut fixture, order) = node.begin(&node.victim);
     process.step("cache 160");
     assert!(node.root.usage() > order.max_working_set.unwrap(), "the page cache has crossed the line");
     // Faults, so that the hooks look at it now.
     process.step("touch 4");
-    assert_not_killed(&mut rig, "not_grown");
+    assert_not_killed(&mut fixture, "not_grown");
 }
 
 #[test]
@@ -22,12 +22,12 @@ fn a_process_that_only_charges_what_others_began_is_not_killed() {
     let mut big = Stepper::start(&node.other);
     small.step("touch 8");
     big.step("touch 8");
-    let mut rig = rig();
-    let order = node.order(&mut rig);
-    rig.kernel.arm_kill(&order).unwrap();
+    let mut fixture = fixture();
+    let order = node.order(&mut fixture);
+    fixture.kernel.arm_kill(&order).unwrap();
     big.step(TOO_MUCH);
     small.step("touch 16");
-    assert_not_killed(&mut rig, "not_grown");
+    assert_not_killed(&mut fixture, "not_grown");
 }
 
 /// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
@@ -37,14 +37,14 @@ fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
     let mut freeing = Stepper::start(&node.other);
     growing.step("touch 8");
     freeing.step("touch 256");
-    let mut rig = rig();
-    let order = change(node.order(&mut rig));
-    rig.kernel.arm_kill(&order).unwrap();
+    let mut fixture = fixture();
+    let order = change(node.order(&mut fixture));
+    fixture.kernel.arm_kill(&order).unwrap();
     // The rise counts from the first charge on the node, which on a machine comes at once.
     growing.step("touch 1");
     freeing.step("free");
     growing.step("touch 96");
-    assert_not_killed(&mut rig, "usage_not_grown");
+    assert_not_killed(&mut fixture, "usage_not_grown");
 }
 
 #[test]
@@ -70,24 +70,24 @@ fn grow_with_the_cache_full(
     limited: impl FnOnce(&Node) -> &Cgroup,
     change: impl FnOnce(ArmedOrder) -> ArmedOrder,
     hits: bool,
-) -> Rig {
+) -> Fixture {
     let node = Node::new();
     limited(&node).limit(256 * MIB);
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     process.step("cache 400");
-    let mut rig = rig();
-    let order = change(node.order(&mut rig));
-    rig.kernel.arm_kill(&order).unwrap();
+    let mut fixture = fixture();
+    let order = change(node.order(&mut fixture));
+    fixture.kernel.arm_kill(&order).unwrap();
     process.tell(step);
     if hits {
-        assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
-        rig.wait("the record", |told| !told.kernel_kills.is_empty());
+        assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
+        fixture.wait("the record", |told| !told.kernel_kills.is_empty());
     } else {
         assert_eq!(process.answer(), "ok");
-        assert_not_killed(&mut rig, "usage_not_grown");
+        assert_not_killed(&mut fixture, "usage_not_grown");
     }
-    rig
+    fixture
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn with_a_full_page_cache_it_kills_while_the_sample_is_young() {
         // What is clean and inactive is no part of the working set, and makes room.
         let still_until_ns = if young { u64::MAX } else { 0 };
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns, ..order };
-        let rig = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
-        assert!(rig.told.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
+        let fixture = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
+        assert!(fixture.told.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
     }
 }
 
@@ -113,8 +113,8 @@ fn with_a_full_page_cache_it_kills_who_takes_huge_pages() {
     let mut later = 0;
     for _ in 0..4 {
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns: u64::MAX, ..order };
-        let rig = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
-        let kill = &rig.told.kernel_kills[0];
+        let fixture = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
+        let kill = &fixture.told.kernel_kills[0];
         assert!(kill.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {kill:?}");
         later += u32::from(kill.grown > DISTANCE + 3 * MIB);
     }
@@ -137,25 +137,25 @@ fn growth_counts_from_the_sample_of_the_kill_order() {
     let node = Node::new();
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
-    let mut rig = rig();
-    let first = node.order(&mut rig);
-    rig.kernel.arm_kill(&first).unwrap();
+    let mut fixture = fixture();
+    let first = node.order(&mut fixture);
+    fixture.kernel.arm_kill(&first).unwrap();
     process.step("touch 32");
     // Another sample, with as much left as before.
-    let second = node.order(&mut rig);
-    rig.kernel.arm_kill(&second).unwrap();
+    let second = node.order(&mut fixture);
+    fixture.kernel.arm_kill(&second).unwrap();
     process.step("touch 32");
-    rig.drain();
-    assert_eq!(rig.told.kernel_kills, [], "64 MiB in all, but 32 since the sample");
+    fixture.drain();
+    assert_eq!(fixture.told.kernel_kills, [], "64 MiB in all, but 32 since the sample");
     // The next sample is marked, and the kill order of the one before still stands.
-    rig.kernel.mark_sample(node.root.id()).unwrap();
+    fixture.kernel.mark_sample(node.root.id()).unwrap();
     process.tell(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
-    rig.wait("the record", |told| !told.kernel_kills.is_empty());
+    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
     assert!(
-        rig.told.kernel_kills[0].usage < second.max_working_set.unwrap() + 3 * MIB,
+        fixture.told.kernel_kills[0].usage < second.max_working_set.unwrap() + 3 * MIB,
         "{:?}",
-        rig.told.kernel_kills
+        fixture.told.kernel_kills
     );
 }
 
@@ -163,9 +163,9 @@ fn growth_counts_from_the_sample_of_the_kill_order() {
 fn processes_that_come_and_go_have_not_grown() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut rig, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.begin(&node.victim);
     process.step("touch 40");
     process.step("forks 20");
-    rig.drain();
-    assert_eq!(rig.told.kernel_kills, []);
+    fixture.drain();
+    assert_eq!(fixture.told.kernel_kills, []);
 }

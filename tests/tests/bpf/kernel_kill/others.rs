@@ -8,7 +8,7 @@ use super::*;
 /// The victim is charged for what the kernel tells it of files, in the context of whoever closes them.
 struct Charged {
     node: Node,
-    rig: Rig,
+    fixture: Fixture,
     _watcher: Stepper,
     folder: tempfile::TempDir,
 }
@@ -19,10 +19,10 @@ impl Charged {
         let (node, folder) = (Node::new(), tempfile::tempdir().unwrap());
         let mut watcher = Stepper::start(&node.victim);
         watcher.step(&format!("watch {}", folder.path().display()));
-        let mut rig = rig();
-        let order = ArmedOrder { distance: 8 * MIB, max_working_set: None, ..node.order(&mut rig) };
-        rig.kernel.arm_kill(&order).unwrap();
-        Self { node, rig, _watcher: watcher, folder }
+        let mut fixture = fixture();
+        let order = ArmedOrder { distance: 8 * MIB, max_working_set: None, ..node.order(&mut fixture) };
+        fixture.kernel.arm_kill(&order).unwrap();
+        Self { node, fixture, _watcher: watcher, folder }
     }
 
     fn tell(&self, process: &mut Stepper, step: &str) {
@@ -38,7 +38,7 @@ fn who_is_charged_for_by_another_is_let_be_and_so_is_the_other() {
     let mut other = Stepper::start(&charged.node.other);
     charged.tell(&mut other, "stir");
     assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_not_killed(&mut charged.rig, "remote_charge");
+    assert_not_killed(&mut charged.fixture, "remote_charge");
     other.step("touch 1");
 }
 
@@ -48,17 +48,17 @@ fn a_task_without_memory_is_let_be() {
     let mut charged = Charged::new();
     let mut ending = Stepper::start(&charged.node.victim);
     charged.tell(&mut ending, "open");
-    assert_eq!(suppressed(&charged.rig, "kernel_thread"), 0);
+    assert_eq!(suppressed(&charged.fixture, "kernel_thread"), 0);
     // Its files are closed after its memory was given back.
     let before = charged.node.victim.usage();
     ending.end();
     assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_not_killed(&mut charged.rig, "kernel_thread");
+    assert_not_killed(&mut charged.fixture, "kernel_thread");
 }
 
 /// The map of the loaded programs that has the kill order.
-fn verdict_map(rig: &Rig) -> Array<MapData, [u64; 10]> {
-    let ours = rig.kernel.program_ids();
+fn verdict_map(fixture: &Fixture) -> Array<MapData, [u64; 10]> {
+    let ours = fixture.kernel.program_ids();
     let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
     let mut ids = programs.flat_map(|program| program.map_ids().unwrap().unwrap());
     let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some("KILL_ORDER");
@@ -73,16 +73,16 @@ const EXPIRES: usize = 4;
 fn half_a_verdict_ends_nobody() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut rig, _) = node.begin(&node.victim);
-    let mut map = verdict_map(&rig);
+    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let mut map = verdict_map(&fixture);
     let whole = map.get(&0, 0).unwrap();
     // As another CPU finds it between two words.
     let mut torn = whole;
     torn[EXPIRES] -= 1;
     map.set(0, torn, 0).unwrap();
     process.step(TOO_MUCH);
-    assert_not_killed(&mut rig, "partial_write");
+    assert_not_killed(&mut fixture, "partial_write");
     map.set(0, whole, 0).unwrap();
     process.tell("touch 16");
-    assert_eq!(process.ended_by(), Some(9), "{:?}", rig.kernel.suppressed().unwrap());
+    assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
 }

@@ -14,7 +14,7 @@ const LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
     {"metadata":"x"},
     {"metadata":{"namespace":"a","name":"odd","uid":"2","resourceVersion":"6"},"spec":5}]}"#;
 
-struct Rig {
+struct Fixture {
     view: watch::Receiver<Arc<StoreView<String>>>,
     counts: Arc<Mutex<BTreeMap<WatchEvent, u64>>>,
     seen: Seen,
@@ -30,7 +30,7 @@ fn decode(json: &[u8]) -> Result<String, String> {
 
 /// A watcher of a server that responds to each list with [`LIST`], and to watches one after the other
 /// with `watches`, the last of them again and again.
-async fn rig(watches: Vec<(Vec<u8>, Then)>) -> Rig {
+async fn fixture(watches: Vec<(Vec<u8>, Then)>) -> Fixture {
     let next = AtomicUsize::new(0);
     rig_of(move |head| match head.contains("watch=true") {
         true => {
@@ -42,7 +42,7 @@ async fn rig(watches: Vec<(Vec<u8>, Then)>) -> Rig {
     .await
 }
 
-async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Rig {
+async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Fixture {
     let (server, seen) = serve(respond).await;
     let counts = Arc::new(Mutex::new(BTreeMap::new()));
     let observer = Observer::new({
@@ -60,10 +60,10 @@ async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'stati
     };
     let (watcher, view) = Watcher::new(Client::observed(server, observer).unwrap(), resource);
     tokio::spawn(watcher.run());
-    Rig { view, counts, seen }
+    Fixture { view, counts, seen }
 }
 
-impl Rig {
+impl Fixture {
     async fn wait_for(&mut self, what: impl Fn(&StoreView<String>) -> bool) -> Arc<StoreView<String>> {
         let view = tokio::time::timeout(GUARD, self.view.wait_for(|view| what(view))).await;
         Arc::clone(&view.unwrap().unwrap())
@@ -103,15 +103,15 @@ async fn an_object_that_is_not_understood_costs_itself_alone() {
         TWO,
         r#"{"type":"DELETED","object":{"metadata":{"namespace":"a","name":"one","uid":"1","resourceVersion":"12"}}}"#,
     ]);
-    let mut rig = rig(vec![watch]).await;
-    let view = rig.wait_for(|view| names(view) == ["two"]).await;
+    let mut fixture = fixture(vec![watch]).await;
+    let view = fixture.wait_for(|view| names(view) == ["two"]).await;
     assert_eq!(view.unreadable.len(), 1);
     assert_eq!(view.unreadable[0].key.to_string(), "a/odd");
     assert_eq!(view.error, None);
-    let count = |event| rig.count(event);
+    let count = |event| fixture.count(event);
     assert_eq!((count(WatchEvent::Unreadable), count(WatchEvent::Repeated)), (4, 1));
     assert_eq!((count(WatchEvent::Bookmark), count(WatchEvent::Failed)), (1, 0));
-    let seen = rig.seen.lock().unwrap();
+    let seen = fixture.seen.lock().unwrap();
     assert!(
         seen[0].contains("limit=50") && seen[0].contains("fieldSelector=spec.nodeName%3Dn1"),
         "{}",
@@ -127,9 +127,9 @@ async fn an_object_that_is_not_understood_costs_itself_alone() {
 #[tokio::test]
 async fn an_object_whose_metadata_is_none_in_a_watch_has_everything_listed_again() {
     let odd = r#"{"type":"ADDED","object":{"metadata":"x"}}"#;
-    let mut rig = rig(vec![open_watch(&[odd]), open_watch(&[TWO])]).await;
-    rig.wait_for(|view| names(view) == ["one", "two"]).await;
-    assert_eq!(rig.lists(), 2);
+    let mut fixture = fixture(vec![open_watch(&[odd]), open_watch(&[TWO])]).await;
+    fixture.wait_for(|view| names(view) == ["one", "two"]).await;
+    assert_eq!(fixture.lists(), 2);
 }
 
 #[tokio::test]
@@ -145,44 +145,44 @@ async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
         (vec![in_watch, open_watch(&[TWO])], 2, WatchEvent::Expired),
         (vec![ahead.clone(), ahead.clone(), ahead, open_watch(&[TWO])], 2, WatchEvent::Failed),
     ] {
-        let mut rig = rig(watches).await;
-        let view = rig.wait_for(|view| names(view) == ["one", "two"]).await;
-        assert_eq!((rig.lists(), &view.error), (lists, &None), "{event:?}");
-        assert!(rig.count(event) > 0, "{event:?}");
+        let mut fixture = fixture(watches).await;
+        let view = fixture.wait_for(|view| names(view) == ["one", "two"]).await;
+        assert_eq!((fixture.lists(), &view.error), (lists, &None), "{event:?}");
+        assert!(fixture.count(event) > 0, "{event:?}");
     }
 }
 
 #[tokio::test]
 async fn watches_that_end_go_on_and_those_that_end_at_once_wait() {
-    let rig = rig(vec![ended_watch(&[TWO])]).await;
-    rig.wait_for_count(WatchEvent::Closed, 4).await;
-    assert_eq!((rig.lists(), rig.count(WatchEvent::Failed)), (1, 0));
+    let fixture = fixture(vec![ended_watch(&[TWO])]).await;
+    fixture.wait_for_count(WatchEvent::Closed, 4).await;
+    assert_eq!((fixture.lists(), fixture.count(WatchEvent::Failed)), (1, 0));
     let times: Vec<_> =
-        rig.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
+        fixture.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
     assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
     // Without pauses they would be hundreds.
     sleep(Duration::from_millis(500)).await;
-    assert!(rig.count(WatchEvent::Watched) < 20);
+    assert!(fixture.count(WatchEvent::Watched) < 20);
 }
 
 #[tokio::test]
 async fn a_line_without_end_is_passed_over() {
     let long = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(9 << 20));
-    let mut rig = rig(vec![open_watch(&[&long, TWO])]).await;
-    rig.wait_for(|view| names(view) == ["one", "two"]).await;
-    let count = |event| rig.count(event);
+    let mut fixture = fixture(vec![open_watch(&[&long, TWO])]).await;
+    fixture.wait_for(|view| names(view) == ["one", "two"]).await;
+    let count = |event| fixture.count(event);
     assert_eq!((count(WatchEvent::TooLong), count(WatchEvent::Failed)), (1, 0));
 }
 
 #[tokio::test]
 async fn a_watch_that_breaks_is_reported_until_the_next_begins() {
     let (cut, _) = open_watch(&[]);
-    let mut rig = rig(vec![(cut, Then::Close), open_watch(&[])]).await;
-    let view = rig.wait_for(|view| view.error.is_some()).await;
+    let mut fixture = fixture(vec![(cut, Then::Close), open_watch(&[])]).await;
+    let view = fixture.wait_for(|view| view.error.is_some()).await;
     assert_eq!(view.error.as_deref(), Some("watch pods: the connection broke"));
     assert_eq!(names(&view), ["one"]);
-    rig.wait_for(|view| view.error.is_none()).await;
-    assert_eq!(rig.lists(), 1);
+    fixture.wait_for(|view| view.error.is_none()).await;
+    assert_eq!(fixture.lists(), 1);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
         json(500, "<html>"),
         json(403, r#"{"kind":"Status","code":403,"message":"pods is forbidden"}"#),
     ]);
-    let mut rig = rig_of(move |head| match head.contains("watch=true") {
+    let mut fixture = rig_of(move |head| match head.contains("watch=true") {
         true => open_watch(&[]),
         false => responses.lock().unwrap().pop().unwrap(),
     })
@@ -209,9 +209,10 @@ async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
         "list pods: not a list: ",
         "list pods: an answer of more than 33554432 bytes",
     ] {
-        let view = rig.wait_for(|view| view.error.as_ref().is_some_and(|it| it.starts_with(expected))).await;
+        let view =
+            fixture.wait_for(|view| view.error.as_ref().is_some_and(|it| it.starts_with(expected))).await;
         assert!(!view.synced && view.objects.is_empty());
     }
-    rig.wait_for(|view| view.synced && view.error.is_none()).await;
-    assert_eq!(rig.count(WatchEvent::Failed), 4);
+    fixture.wait_for(|view| view.synced && view.error.is_none()).await;
+    assert_eq!(fixture.count(WatchEvent::Failed), 4);
 }

@@ -11,9 +11,9 @@ use ::tests::workload::Workload;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::town;
+use super::population;
 use crate::cost::Watched;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// So many pods, of so many containers each.
 #[derive(Clone, Copy, Debug)]
@@ -49,27 +49,32 @@ impl Case {
 }
 
 /// Watches a calm agent for so many seconds, by a proxy that counts what it asks.
-pub(super) fn measure(stage: &Stage, cluster: &mut Cluster, case: Case, seconds: u64) -> Result<Vec<Row>> {
+pub(super) fn measure(
+    testbed: &Testbed,
+    cluster: &mut Cluster,
+    case: Case,
+    seconds: u64,
+) -> Result<Vec<Row>> {
     let name = case.name();
-    stage.tell(&format!("calm agent, {name}, {seconds} s"));
-    let token = town::token(cluster)?;
+    testbed.progress(&format!("calm agent, {name}, {seconds} s"));
+    let token = population::token(cluster)?;
     let mut node = Node::new("bench-api", BOUND, PIDS)?;
     let mut processes = Vec::new();
     for nth in 0..case.pods {
-        stage.interrupt.check()?;
-        town::add_pod(cluster, &mut node, &format!("calm-{nth}"), case.containers)?;
+        testbed.interrupt.check()?;
+        population::add_pod(cluster, &mut node, &format!("calm-{nth}"), case.containers)?;
         for container in &node.pods[nth].containers {
-            processes.push(Workload::run(&stage.workload, &container.group, ["hold", "--size", "64K"])?);
+            processes.push(Workload::run(&testbed.workload, &container.group, ["hold", "--size", "64K"])?);
         }
     }
     let proxy = Proxy::start(cluster)?;
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
-    let mut options = stage.options(&node, &kubelet)?;
+    let mut options = testbed.options(&node, &kubelet)?;
     (options.pods, options.action, options.memory_capacity) = (None, "evict", MEMORY);
-    options.more.extend(town::in_cluster(cluster.kubeconfig_at("calm", &token, proxy.port())?));
-    let mut agent = Agent::start(&options, &stage.interrupt)?;
-    town::knows_pods(&mut agent, case.pods)?;
-    stage.interrupt.sleep(SETTLE)?;
+    options.more.extend(population::in_cluster(cluster.kubeconfig_at("calm", &token, proxy.port())?));
+    let mut agent = Agent::start(&options, &testbed.interrupt)?;
+    population::knows_pods(&mut agent, case.pods)?;
+    testbed.interrupt.sleep(SETTLE)?;
 
     let mut watched = Watched::new(agent.pid())?;
     let before = proxy.seen().len();
@@ -78,7 +83,7 @@ pub(super) fn measure(stage: &Stage, cluster: &mut Cluster, case: Case, seconds:
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
         let end = Instant::now() + PIECE;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
-            stage.interrupt.sleep(left.min(Duration::from_secs(1)))?;
+            testbed.interrupt.sleep(left.min(Duration::from_secs(1)))?;
             if scraped.elapsed() >= SCRAPE {
                 scraped = Instant::now();
                 agent.metrics()?;

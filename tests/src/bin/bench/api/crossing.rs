@@ -12,7 +12,7 @@ use tests::growth::Climb;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use super::town::{BESIDE, NODE, Town, forget};
+use super::population::{BESIDE, NODE, PodPopulation, forget};
 
 /// What was measured in a crossing.
 pub(super) struct Run {
@@ -54,16 +54,16 @@ fn random_pause() -> Duration {
     Duration::from_millis(200 + clock::now() / 1000 % 500)
 }
 
-impl Town<'_> {
+impl PodPopulation<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
         let floor = self.floor()?;
         let kill_floor = self.way.kills().then(|| self.kill_floor()).transpose()?;
-        let interrupt = self.stage.interrupt.clone();
+        let interrupt = self.testbed.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
         let arguments =
-            self.case.hog.arguments(self.case.size(), self.case.rate, &stamps, self.stage.disk()?);
+            self.case.hog.arguments(self.case.size(), self.case.rate, &stamps, self.testbed.disk()?);
         let name = self.node.pods[pod].full_name();
-        let mut hog = Workload::start(&self.stage.workload, self.node.pods[pod].first()?, arguments)?;
+        let mut hog = Workload::start(&self.testbed.workload, self.node.pods[pod].first()?, arguments)?;
         interrupt.sleep(random_pause())?;
         let base = self.base()?;
         let death = match self.way.kills() {
@@ -114,7 +114,7 @@ impl Town<'_> {
     /// The next event of that kind, those of former crossings not counted.
     fn nth(&mut self, kind: &str, fits: impl Fn(&Event) -> bool) -> Result<Event> {
         let (agent, nth) = (&mut self.agent, self.decisions);
-        self.stage.interrupt.until(&format!("the agent says `{kind}`"), GUARD, || {
+        self.testbed.interrupt.until(&format!("the agent says `{kind}`"), GUARD, || {
             let mut heard = agent.heard()?.iter().filter(|event| event.kind() == kind && fits(event));
             Ok(heard.nth(nth).cloned())
         })
@@ -138,7 +138,7 @@ impl Town<'_> {
 
     /// Lets the hog grow to its end, so that its own stamps go beyond the line.
     fn until_grown(&self, stamps: &std::path::Path) -> Result<()> {
-        self.stage
+        self.testbed
             .interrupt
             .until("the hog has grown to its end", GUARD, || Ok(Record::read(stamps)?.done.map(drop)))
     }
@@ -148,11 +148,11 @@ impl Town<'_> {
     fn settle(&mut self, pod: usize) -> Result<()> {
         self.cluster.finish_pod("default", &self.node.pods[pod].spec().name)?;
         let (agent, decisions) = (&mut self.agent, self.decisions);
-        self.stage.interrupt.until("the agent sees the end of its victim", GUARD, || {
+        self.testbed.interrupt.until("the agent sees the end of its victim", GUARD, || {
             Ok(agent.is_settled(decisions)?.then_some(()))
         })?;
         let what = "the node's taint is taken away";
-        self.stage.interrupt.until(what, GUARD, || Ok((!self.is_tainted()?).then_some(())))
+        self.testbed.interrupt.until(what, GUARD, || Ok((!self.is_tainted()?).then_some(())))
     }
 
     /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
@@ -177,7 +177,7 @@ impl Town<'_> {
         ]);
         // The connection is there, and as idle as the agent's own.
         self.beside.get("/version")?.ok()?;
-        self.stage.interrupt.sleep(Duration::from_millis(200))?;
+        self.testbed.interrupt.sleep(Duration::from_millis(200))?;
         let start = clock::now();
         if self.way.taints() {
             self.beside.patch(Patch::Json, &node, &taint)?.ok()?;
@@ -204,13 +204,13 @@ impl Town<'_> {
     fn kill_floor(&self) -> Result<u64> {
         let pod = &self.elsewhere.pods[0];
         let size = self.case.line.to_string();
-        let mut large = Workload::run(&self.stage.workload, pod.first()?, ["hold", "--size", &size])?;
+        let mut large = Workload::run(&self.testbed.workload, pod.first()?, ["hold", "--size", &size])?;
         large.wait_event("holding")?;
         let death = Death::of(&pod.group, large.pid())?;
-        self.stage.interrupt.sleep(Duration::from_millis(100))?;
+        self.testbed.interrupt.sleep(Duration::from_millis(100))?;
         let start = clock::now();
         large.process().child().kill().context("kill a process")?;
-        Ok(death.at(&self.stage.interrupt, GUARD)?.saturating_sub(start))
+        Ok(death.at(&self.testbed.interrupt, GUARD)?.saturating_sub(start))
     }
 }
 

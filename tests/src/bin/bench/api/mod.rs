@@ -4,7 +4,7 @@
 mod calm;
 mod crossing;
 mod figures;
-mod town;
+mod population;
 mod way;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,9 +12,9 @@ use clap::Args;
 use tests::bench::row::{Goal, Row};
 use tests::cluster::{Binaries, Cluster, Options};
 
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 use figures::Figures;
-use town::Town;
+use population::PodPopulation;
 use way::Way;
 
 /// How often, and how long.
@@ -42,45 +42,45 @@ const DEAD_US: f64 = 20_000.0;
 /// Beyond what the server itself takes, half of them.
 const BEYOND_FLOOR_US: f64 = 3_000.0;
 
-pub(crate) fn run(stage: &mut Stage, counts: &Counts) -> Result<()> {
+pub(crate) fn run(testbed: &mut Testbed, counts: &Counts) -> Result<()> {
     let Counts { crossings, calm } = *counts;
     ensure!(crossings > 0, "no crossing was asked for");
     let binaries = Binaries::find().map_err(anyhow::Error::msg)?;
-    let mut cluster = Cluster::start(&binaries, &Options::default(), &stage.interrupt)?;
+    let mut cluster = Cluster::start(&binaries, &Options::default(), &testbed.interrupt)?;
     let backend = {
-        let town = Town::new(stage, &mut cluster, Way::Evict)?;
-        town.backend("charge").context("the agent names no source of charges")?
+        let population = PodPopulation::new(testbed, &mut cluster, Way::Evict)?;
+        population.backend("charge").context("the agent names no source of charges")?
     };
-    stage.begin(Some(backend))?;
+    testbed.begin(Some(backend))?;
     for way in Way::ALL {
-        if stage.wants(&way.name()) {
-            let rows = cross(stage, &mut cluster, way, crossings)?;
-            stage.keep(rows)?;
+        if testbed.wants(&way.name()) {
+            let rows = cross(testbed, &mut cluster, way, crossings)?;
+            testbed.keep(rows)?;
         }
     }
     for case in calm::Case::ALL {
-        if stage.wants(&case.name()) {
-            let rows = calm::measure(stage, &mut cluster, case, calm)?;
-            stage.keep(rows)?;
+        if testbed.wants(&case.name()) {
+            let rows = calm::measure(testbed, &mut cluster, case, calm)?;
+            testbed.keep(rows)?;
         }
     }
     Ok(())
 }
 
 /// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
-fn cross(stage: &Stage, cluster: &mut Cluster, way: Way, n: usize) -> Result<Vec<Row>> {
+fn cross(testbed: &Testbed, cluster: &mut Cluster, way: Way, n: usize) -> Result<Vec<Row>> {
     let mut figures = Figures::new(way);
     while figures.good() < n && figures.number() < n * TRIES {
-        let mut town = Town::new(stage, cluster, way)?;
-        for pod in 0..town::HOGS {
+        let mut population = PodPopulation::new(testbed, cluster, way)?;
+        for pod in 0..population::HOGS {
             if figures.good() < n {
                 let which = || format!("{}, run {}", way.name(), figures.number() + 1);
-                let run = town.cross(pod).with_context(which)?;
+                let run = population.cross(pod).with_context(which)?;
                 figures.add(run)?;
             }
         }
-        town.end()?;
-        stage.tell(&figures.progress(n));
+        population.end()?;
+        testbed.progress(&figures.progress(n));
     }
     Ok(figures.rows().into_iter().map(|row| goal(row, way, n)).collect())
 }

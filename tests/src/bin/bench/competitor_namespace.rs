@@ -25,42 +25,42 @@ use tests::stamps::Record;
 use tests::workload::Workload;
 
 use crate::case::{Case, LINE};
-use crate::lab::Decided;
-use crate::rival::{self, Rival};
+use crate::competitor::{self, Competitor};
+use crate::hog_node::Decided;
 use crate::runs::Run;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Outside: the hog's group.
 #[derive(Debug)]
-pub(crate) struct Arena<'a> {
-    stage: &'a Stage,
+pub(crate) struct CompetitorNamespace<'a> {
+    testbed: &'a Testbed,
     case: Case,
-    rival: Rival,
+    competitor: Competitor,
     node: Node,
 }
 
-impl<'a> Arena<'a> {
-    pub(crate) fn new(stage: &'a Stage, case: Case, rival: Rival) -> Result<Self> {
-        let mut node = Node::new("arena", case.memory(), 64)?;
+impl<'a> CompetitorNamespace<'a> {
+    pub(crate) fn new(testbed: &'a Testbed, case: Case, competitor: Competitor) -> Result<Self> {
+        let mut node = Node::new("competitor_namespace", case.memory(), 64)?;
         node.add(PodSpec::new("bench", "hog", &["main"], 8))?;
-        Ok(Self { stage, case, rival, node })
+        Ok(Self { testbed, case, competitor, node })
     }
 
     /// One crossing; `None` if what others do on the machine spoiled it.
     pub(crate) fn cross(&self) -> Result<Option<Run>> {
-        let Self { stage, case, rival, node } = self;
+        let Self { testbed, case, competitor, node } = self;
         let (stamps, scratch) = (node.file("stamps"), node.file("."));
         let group = node.pods[0].first()?.path();
         let own = std::env::current_exe().context("find this program")?;
         let mut inside = std::process::Command::new(own);
-        inside.arg("inside").args(["--rival", rival.name()]);
+        inside.arg("inside").args(["--competitor", competitor.name()]);
         inside.arg("--group").arg(group).arg("--stamps").arg(&stamps).arg("--scratch").arg(scratch);
-        inside.arg("--workload").arg(&stage.workload);
-        if let Some(rivals) = &stage.rivals {
-            inside.arg("--rivals-folder").arg(rivals);
+        inside.arg("--workload").arg(&testbed.workload);
+        if let Some(competitors) = &testbed.competitors {
+            inside.arg("--competitors-folder").arg(competitors);
         }
-        inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, stage.disk()?));
-        let told = rival::output_alone(&inside, rival.name(), &stage.interrupt)?;
+        inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?));
+        let told = competitor::output_alone(&inside, competitor.name(), &testbed.interrupt)?;
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         Ok(self.run(&told, &record))
@@ -80,7 +80,7 @@ impl<'a> Arena<'a> {
             // A process that is killed touches nothing any more: that is when the signal came.
             at_ns: last.ns,
             stamped_ns: None,
-            seen_by: self.rival.name().to_owned(),
+            seen_by: self.competitor.name().to_owned(),
         });
         Some(Run { climb: Climb::new(growth, 0, line, Pages::Refault), decided, dead })
     }
@@ -90,7 +90,7 @@ impl<'a> Arena<'a> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inside {
     #[arg(long)]
-    rival: String,
+    competitor: String,
     #[arg(long)]
     group: PathBuf,
     #[arg(long)]
@@ -100,12 +100,12 @@ pub(crate) struct Inside {
     #[arg(long)]
     workload: PathBuf,
     #[arg(long)]
-    rivals_folder: Option<PathBuf>,
+    competitors_folder: Option<PathBuf>,
     #[arg(last = true)]
     hog: Vec<String>,
 }
 
-/// How long a rival is given to start, and to have looked at the machine.
+/// How long a competitor is given to start, and to have looked at the machine.
 const WARM: Duration = Duration::from_millis(1500);
 /// How long it may take after the growth before it counts as missed.
 const PATIENCE_NS: u64 = 3_000_000_000;
@@ -115,19 +115,19 @@ const LEAST: u64 = 4096 * MIB;
 
 /// Lets the hog grow, and prints when the line was crossed and when the hog died.
 pub(crate) fn inside(args: &Inside) -> Result<()> {
-    let Inside { rival, group, stamps, scratch, workload, rivals_folder, hog } = args;
-    let rival = Rival::named(rival).context("nobody is known by that name")?;
+    let Inside { competitor, group, stamps, scratch, workload, competitors_folder, hog } = args;
+    let competitor = Competitor::named(competitor).context("nobody is known by that name")?;
     let interrupt = Interrupt::install()?;
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;
     let mut hog = Workload::start(workload, &group, hog)?;
     let available = meminfo::available()?;
     let threshold = available - LINE;
-    let mut command = rival.below(threshold, rivals_folder.as_deref(), scratch)?;
-    let mut rival = Process::spawn(&mut command)?;
+    let mut command = competitor.below(threshold, competitors_folder.as_deref(), scratch)?;
+    let mut competitor = Process::spawn(&mut command)?;
     interrupt.sleep(WARM + Duration::from_nanos(clock::now() % 500_000_000))?;
-    if !rival.is_running()? {
-        bail!("it ended by itself: {}", agent::describe(rival.wait()?));
+    if !competitor.is_running()? {
+        bail!("it ended by itself: {}", agent::describe(competitor.wait()?));
     }
     let sampler = Sampler::below(threshold);
     let death = Death::of(&group, hog.pid())?;
@@ -148,14 +148,14 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     Ok(())
 }
 
-/// Why a rival cannot be asked for a line as far as [`LINE`] from what this machine has available.
-pub(crate) fn refusal(rival: Rival) -> Result<Option<String>> {
+/// Why a competitor cannot be asked for a line as far as [`LINE`] from what this machine has available.
+pub(crate) fn refusal(competitor: Competitor) -> Result<Option<String>> {
     let (available, total) = (meminfo::available()?, meminfo::total()?);
     if available <= LEAST {
         return Ok(Some(format!("this machine has but {} MiB available", available / MIB)));
     }
     let threshold = available.saturating_sub(LINE);
-    let most = rival.greatest_threshold(total);
+    let most = competitor.greatest_threshold(total);
     Ok((threshold > most).then(|| {
         let [most, threshold] = [most, threshold].map(|bytes| bytes / MIB);
         format!("it takes no threshold above {most} MiB, and the line would be at {threshold} MiB available")

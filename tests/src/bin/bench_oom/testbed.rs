@@ -34,7 +34,7 @@ const FLEETING: usize = 10;
 
 /// The node and the agent on it.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Testbed {
     workload: PathBuf,
     interrupt: Interrupt,
     // Ends before its node is taken away.
@@ -43,7 +43,7 @@ pub(crate) struct Scene {
     serial: u64,
 }
 
-impl Scene {
+impl Testbed {
     pub(crate) fn set(
         agent: &Path,
         workload: PathBuf,

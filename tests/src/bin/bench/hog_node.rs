@@ -14,7 +14,7 @@ use tests::workload::Workload;
 
 use crate::case::Case;
 use crate::runs::Run;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// Hogs of one node: the agent refuses to kill pod after pod, and a new one counts anew.
 pub(crate) const HOGS: usize = 8;
@@ -29,11 +29,11 @@ pub(crate) trait Watcher {
         Duration::from_secs(3)
     }
     /// The hog is about to grow.
-    fn begin(&mut self, lab: &Lab<'_>, hog: &Hog<'_>) -> Result<()>;
+    fn begin(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>) -> Result<()>;
     /// What was decided since, if anything was.
     fn decided(&mut self) -> Result<Option<Decided>>;
     /// The hog is gone, or has grown to its end.
-    fn settle(&mut self, lab: &Lab<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
+    fn settle(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
 }
 
 /// The process that is to grow.
@@ -56,19 +56,19 @@ pub(crate) struct Decided {
 
 /// The node.
 #[derive(Debug)]
-pub(crate) struct Lab<'a> {
-    pub(crate) stage: &'a Stage,
+pub(crate) struct HogNode<'a> {
+    pub(crate) testbed: &'a Testbed,
     pub(crate) case: Case,
     pub(crate) node: Node,
     random: u64,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> HogNode<'a> {
     /// The first pod reads files, the others are for hogs.
-    pub(crate) fn new(stage: &'a Stage, case: Case) -> Result<Self> {
+    pub(crate) fn new(testbed: &'a Testbed, case: Case) -> Result<Self> {
         let mut node = Node::new("bench", case.memory(), PIDS)?;
         for nth in 0..case.pods.max(FEW) {
-            stage.interrupt.check()?;
+            testbed.interrupt.check()?;
             node.add(PodSpec::new(
                 "bench",
                 if nth == 0 { "reader".to_owned() } else { format!("hog-{nth:03}") },
@@ -76,21 +76,21 @@ impl<'a> Lab<'a> {
                 8,
             ))?;
         }
-        Ok(Self { stage, case, node, random: clock::now() | 1 })
+        Ok(Self { testbed, case, node, random: clock::now() | 1 })
     }
 
     /// Lets the hog of that pod grow until the watcher ends it or it has grown to its end.
     pub(crate) fn cross(&mut self, pod: usize, watcher: &mut dyn Watcher) -> Result<Run> {
-        let Self { stage, case, .. } = *self;
+        let Self { testbed, case, .. } = *self;
         let reader = if case.cache_full { Some(self.fill()?) } else { None };
         let stamps = self.node.file(&format!("stamps-{pod}"));
-        let arguments = case.hog.arguments(case.size(), case.rate, &stamps, stage.disk()?);
-        let mut process = Workload::start(&stage.workload, self.node.pods[pod].first()?, arguments)?;
+        let arguments = case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?);
+        let mut process = Workload::start(&testbed.workload, self.node.pods[pod].first()?, arguments)?;
         let name = self.node.pods[pod].full_name();
         let hog = Hog { pid: process.pid(), pod: &name };
         let pause = self.random_pause();
         watcher.begin(self, &hog)?;
-        stage.interrupt.sleep(pause)?;
+        testbed.interrupt.sleep(pause)?;
         let base = self.node.working_set()?;
         ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
         let death = Death::of(&self.node.pods[pod].group, hog.pid)?;
@@ -98,7 +98,7 @@ impl<'a> Lab<'a> {
 
         let decided = self.wait(watcher, &stamps)?;
         let dead = match &decided {
-            Some(_) => Some(death.at(&stage.interrupt, agent::GUARD)?),
+            Some(_) => Some(death.at(&testbed.interrupt, agent::GUARD)?),
             None => None,
         };
         drop(process);
@@ -121,9 +121,9 @@ impl<'a> Lab<'a> {
     fn fill(&self) -> Result<Workload> {
         let memory = self.case.memory();
         let size = (memory + 32 * MIB).to_string();
-        let folder = self.stage.disk()?.display().to_string();
+        let folder = self.testbed.disk()?.display().to_string();
         let arguments = ["cache", "--size", &size, "--dir", &folder];
-        let mut reader = Workload::run(&self.stage.workload, self.node.pods[0].first()?, arguments)?;
+        let mut reader = Workload::run(&self.testbed.workload, self.node.pods[0].first()?, arguments)?;
         reader.wait_event("cached")?;
         let usage = self.node.root().memory()?;
         // Reclaim goes below the limit in batches.
@@ -136,7 +136,7 @@ impl<'a> Lab<'a> {
         let patience = u64::try_from(watcher.patience().as_nanos())?;
         let mut grown: Option<u64> = None;
         loop {
-            self.stage.interrupt.check()?;
+            self.testbed.interrupt.check()?;
             if let Some(decided) = watcher.decided()? {
                 return Ok(Some(decided));
             }

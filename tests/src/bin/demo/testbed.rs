@@ -36,7 +36,7 @@ pub(crate) const GUARD: Duration = HANG;
 
 /// What one story runs in, and what is recorded of it.
 #[derive(Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct Testbed<'a> {
     agent: &'a Path,
     workload: &'a Path,
     /// Ctrl-C.
@@ -68,7 +68,7 @@ pub(crate) struct Forced {
     pub(crate) arguments: Vec<String>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Testbed<'a> {
     pub(crate) fn new(
         agent: &'a Path,
         workload: &'a Path,

@@ -17,12 +17,12 @@ use serde_json::Value;
 
 /// Something that watches a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rival {
+pub(crate) enum Competitor {
     Earlyoom,
     Nohang,
 }
 
-impl Rival {
+impl Competitor {
     pub(crate) const ALL: [Self; 2] = [Self::Earlyoom, Self::Nohang];
 
     /// As rows have it, with the version that the set-up installs.
@@ -41,7 +41,7 @@ impl Rival {
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|rival| rival.name() == name)
+        Self::ALL.into_iter().find(|competitor| competitor.name() == name)
     }
 
     /// The greatest threshold that it takes on a machine with so much memory, bytes.

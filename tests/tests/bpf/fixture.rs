@@ -142,13 +142,13 @@ pub(crate) struct Told {
 }
 
 /// The programs, loaded.
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     pub(crate) kernel: BpfHandle,
     pub(crate) ring: Ring,
     pub(crate) told: Told,
 }
 
-impl Rig {
+impl Fixture {
     pub(crate) fn load() -> Self {
         Self::with(&LoadOptions::default())
     }
@@ -269,8 +269,8 @@ pub(crate) fn report_skip(reason: &str) {
 /// Ends a test that this machine cannot run.
 macro_rules! need_bpf {
     () => {
-        if let Some(why) = crate::rig::obstacle_to_all() {
-            crate::rig::report_skip(why);
+        if let Some(why) = crate::fixture::obstacle_to_all() {
+            crate::fixture::report_skip(why);
             return;
         }
     };
@@ -280,8 +280,8 @@ pub(crate) use need_bpf;
 /// The same for a test that takes what there is.
 macro_rules! need_some_bpf {
     () => {
-        if let Some(why) = crate::rig::obstacle() {
-            crate::rig::report_skip(why);
+        if let Some(why) = crate::fixture::obstacle() {
+            crate::fixture::report_skip(why);
             return;
         }
     };

@@ -24,12 +24,12 @@ const MIB: u64 = 1 << 20;
 /// Long enough never to end in a test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     pub(crate) subtree: Subtree,
     pub(crate) run_dir: TempDir,
 }
 
-impl Rig {
+impl Fixture {
     /// A node whose tasks and memory are bounded.
     pub(crate) fn new(label: &str) -> Self {
         let subtree = Subtree::new(&format!("kill-{label}")).unwrap();
@@ -90,8 +90,8 @@ pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
 }
 
 /// Whether the kernel kills whole groups where this node's processes are counted: version 2, from 5.14 on.
-pub(crate) fn has_group_kill(rig: &Rig) -> bool {
-    let dirs = dirs_of(rig.subtree.root());
+pub(crate) fn has_group_kill(fixture: &Fixture) -> bool {
+    let dirs = dirs_of(fixture.subtree.root());
     dirs.memory == dirs.unified && dirs.memory.is_some_and(|dir| dir.join("cgroup.kill").exists())
 }
 

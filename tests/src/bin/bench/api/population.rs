@@ -10,7 +10,7 @@ use tests::node::{MIB, Node, PodSpec};
 
 use super::way::Way;
 use crate::case::Case;
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 /// The node's name in the cluster.
 pub(super) const NODE: &str = "n1";
@@ -52,8 +52,8 @@ pub(super) fn in_cluster(kubeconfig: PathBuf) -> Vec<String> {
 }
 
 /// Node, agent and, beside it, a client with the same rights.
-pub(super) struct Town<'a> {
-    pub(super) stage: &'a Stage,
+pub(super) struct PodPopulation<'a> {
+    pub(super) testbed: &'a Testbed,
     pub(super) cluster: &'a Cluster,
     pub(super) way: Way,
     pub(super) case: Case,
@@ -67,13 +67,13 @@ pub(super) struct Town<'a> {
     pub(super) decisions: usize,
 }
 
-impl<'a> Town<'a> {
-    pub(super) fn new(stage: &'a Stage, cluster: &'a mut Cluster, way: Way) -> Result<Self> {
+impl<'a> PodPopulation<'a> {
+    pub(super) fn new(testbed: &'a Testbed, cluster: &'a mut Cluster, way: Way) -> Result<Self> {
         let case = way.case();
         let token = token(cluster)?;
         let mut node = Node::new("bench-api", case.memory(), PIDS)?;
         for nth in 0..HOGS {
-            stage.interrupt.check()?;
+            testbed.interrupt.check()?;
             add_pod(cluster, &mut node, &format!("hog-{nth}"), &["main"])?;
         }
         let mut elsewhere = Node::new("bench-floor", case.line + SPARE, PIDS)?;
@@ -83,7 +83,7 @@ impl<'a> Town<'a> {
             // Each crossing is to be the first of which the node has to say something.
             "evictionPressureTransitionPeriod": "100ms",
         });
-        let mut options = stage.options(&node, &kubelet)?;
+        let mut options = testbed.options(&node, &kubelet)?;
         let config = node.file("agent.yaml");
         let text = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": way.eviction(),
@@ -93,10 +93,10 @@ impl<'a> Town<'a> {
         std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
         (options.pods, options.config, options.action) = (None, Some(config), "evict");
         options.more.extend(in_cluster(cluster.kubeconfig(ACCOUNT, &token)?));
-        let mut agent = Agent::start(&options, &stage.interrupt)?;
+        let mut agent = Agent::start(&options, &testbed.interrupt)?;
         knows_pods(&mut agent, HOGS)?;
         let beside = cluster.client(&token)?;
-        Ok(Self { stage, cluster, way, case, agent, node, elsewhere, beside, decisions: 0 })
+        Ok(Self { testbed, cluster, way, case, agent, node, elsewhere, beside, decisions: 0 })
     }
 
     /// The backend that a source of the agent uses.

@@ -19,7 +19,7 @@ use tests::workload::{self, Workload};
 pub(crate) const GUARD: Duration = Duration::from_secs(60);
 
 /// A node with one pod, and an agent on it that kills.
-pub(crate) struct Rig {
+pub(crate) struct Fixture {
     child: Child,
     pub(crate) address: SocketAddr,
     pub(crate) node: Node,
@@ -37,7 +37,7 @@ pub(crate) fn node_of(label: &str, memory: u64) -> Option<Node> {
     Some(node)
 }
 
-impl Rig {
+impl Fixture {
     pub(crate) fn start(node: Node, out: Stdio, log: Stdio, level: &str, more: &[&str]) -> Self {
         let config = node.write_config(&json!({"evictionHard": {"memory.available": "64Mi"}})).unwrap();
         let pods = node.write_pods().unwrap();
@@ -60,9 +60,10 @@ impl Rig {
             .stderr(log)
             .spawn()
             .unwrap();
-        let rig = Self { child, address, node };
-        rig.until("the agent answers", || rig.get("/readyz").is_some_and(|(status, _)| status == 200));
-        rig
+        let fixture = Self { child, address, node };
+        fixture
+            .until("the agent answers", || fixture.get("/readyz").is_some_and(|(status, _)| status == 200));
+        fixture
     }
 
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
@@ -126,7 +127,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for Fixture {
     fn drop(&mut self) {
         // Both fail only for a process that has ended.
         let _ = self.child.kill();

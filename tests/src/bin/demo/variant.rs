@@ -12,14 +12,14 @@ use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use tests::cgroup::{Driver, Group, Qos, container_id, pod_uid};
 use tests::node::Node;
 
-use crate::scene::{Scene, Skip};
+use crate::testbed::{Skip, Testbed};
 
 /// Between two pods that come and go.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A turn that a story takes once the agent watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Variant {
     None,
     /// Groups of pods that nobody knows are made and removed.
     Churn,
@@ -36,17 +36,17 @@ pub(crate) enum Turn {
     Cpu(Unplugged),
 }
 
-impl Twist {
-    pub(crate) fn begin(self, scene: &mut Scene<'_>, node: &Node) -> Result<Turn> {
+impl Variant {
+    pub(crate) fn begin(self, testbed: &mut Testbed<'_>, node: &Node) -> Result<Turn> {
         match self {
             Self::None => Ok(Turn::None),
             Self::Churn => Ok(Turn::Churn(Churn::begin(node.root().clone()))),
             Self::CpuGoes => Ok(Turn::Cpu(Unplugged::new()?)),
             Self::ClockSteps => {
                 step(3600)?;
-                scene.interrupt.sleep(Duration::from_millis(300))?;
+                testbed.interrupt.sleep(Duration::from_millis(300))?;
                 step(-86_400)?;
-                scene.printer.line("clock", "an hour forth, then a day back");
+                testbed.printer.line("clock", "an hour forth, then a day back");
                 Ok(Turn::None)
             }
         }
@@ -55,17 +55,21 @@ impl Twist {
 
 impl Turn {
     /// Ends it, and puts down what it came to.
-    pub(crate) fn end(self, scene: &mut Scene<'_>) -> Result<()> {
+    pub(crate) fn end(self, testbed: &mut Testbed<'_>) -> Result<()> {
         match self {
             Self::None => {}
             Self::Churn(churn) => {
                 let made = churn.end()?;
-                scene.value("cgroups_made", made);
-                scene.check("cgroups were made and removed all the while", made > 0, format_args!("{made}"));
+                testbed.value("cgroups_made", made);
+                testbed.check(
+                    "cgroups were made and removed all the while",
+                    made > 0,
+                    format_args!("{made}"),
+                );
             }
             Self::Cpu(unplugged) => {
                 let gone = fs::read_to_string(&unplugged.0).context("look at the CPU")?.trim() == "0";
-                scene.check("the CPU was away until the end", gone, "it was there");
+                testbed.check("the CPU was away until the end", gone, "it was there");
             }
         }
         Ok(())

@@ -15,9 +15,9 @@ use tests::{agent, workload};
 use crate::Args;
 use crate::table;
 
-/// The stage of one bench.
+/// The testbed of one bench.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Testbed {
     /// Its name in rows.
     name: &'static str,
     /// The agent's file.
@@ -25,7 +25,7 @@ pub(crate) struct Stage {
     /// The workload's.
     pub(crate) workload: PathBuf,
     /// The folder with the programs that are measured beside ours, if there is one.
-    pub(crate) rivals: Option<PathBuf>,
+    pub(crate) competitors: Option<PathBuf>,
     /// Ctrl-C.
     pub(crate) interrupt: Interrupt,
     json: bool,
@@ -36,14 +36,14 @@ pub(crate) struct Stage {
     rows: Vec<Row>,
 }
 
-impl Stage {
+impl Testbed {
     pub(crate) fn new(name: &'static str, args: &Args) -> Result<Self> {
-        let Args { json, agent, commit, rivals, agent_arg, only, bench: _ } = args;
-        let stage = Self {
+        let Args { json, agent, commit, competitors, agent_arg, only, bench: _ } = args;
+        let testbed = Self {
             name,
             agent: agent.clone().map_or_else(agent::binary, Ok)?,
             workload: workload::binary()?,
-            rivals: rivals.clone(),
+            competitors: competitors.clone(),
             interrupt: Interrupt::install()?,
             json: *json,
             commit: commit.clone(),
@@ -52,7 +52,7 @@ impl Stage {
             backend: None,
             rows: Vec::new(),
         };
-        Ok(stage)
+        Ok(testbed)
     }
 
     /// The line that precedes all rows: which machine it was, under which load, and the backend that
@@ -96,7 +96,7 @@ impl Stage {
     }
 
     /// Progress, for people.
-    pub(crate) fn tell(&self, text: &str) {
+    pub(crate) fn progress(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 
