@@ -54,6 +54,17 @@ pub(crate) fn disk_ext4_release(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
+/// Reserved blocks were allocated, as many as the second argument says. Older kernels allocate what `fallocate` finds
+/// reserved as if it were not (the third argument is 0), so it was counted with the allocation as well.
+#[btf_tracepoint(function = "ext4_da_update_reserve_space")]
+pub(crate) fn disk_ext4_reservation_used(ctx: BtfTracePointContext) -> i32 {
+    if ctx.arg::<i32>(2) == 0 {
+        // SAFETY: an `inode`, which the loader checks in BTF.
+        unsafe { on_reserve(ctx.arg(0), -i64::from(ctx.arg::<i32>(1))) };
+    }
+    0
+}
+
 /// Blocks are allocated.
 #[btf_tracepoint(function = "ext4_allocate_blocks")]
 pub(crate) fn disk_ext4_allocate(ctx: BtfTracePointContext) -> i32 {

@@ -130,6 +130,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         "bpf",
         &[
             "--skip",
+            "disk::",
+            "--skip",
             "oom::",
             "--skip",
             "reclaim::",
@@ -141,6 +143,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             "tasks::",
         ],
     ),
+    tests_of("bpf-disk", "bpf", &["disk::"]),
     tests_of("bpf-oom", "bpf", &["oom::", "reclaim::"]),
     tests_of("bpf-kernel-kill", "bpf", &["kernel_kill::"]),
     tests_of("bpf-storm", "bpf", &["storm::"]),

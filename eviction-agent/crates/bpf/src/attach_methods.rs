@@ -233,6 +233,11 @@ const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate
 
 const EXT4_RELEASE: ProgramHook =
     hook("disk_ext4_release", Tracepoint("ext4_da_release_space"), INODE_AND_BLOCKS);
+const EXT4_RESERVATION_USED: ProgramHook = hook(
+    "disk_ext4_reservation_used",
+    Tracepoint("ext4_da_update_reserve_space"),
+    &[Struct("inode"), Number, Number],
+);
 
 const XFS_EXTENT: &[Expected] = &[Struct("xfs_inode"), Number, Number, Number, Struct("xfs_bmbt_irec")];
 
@@ -458,6 +463,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         hooks: &[
             hook("disk_ext4_reserve", Tracepoint("ext4_da_reserve_space"), INODE_AND_BLOCKS),
             EXT4_RELEASE,
+            EXT4_RESERVATION_USED,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
@@ -467,7 +473,11 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
     AttachMethod {
         name: "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space",
         class: EventClass::DiskNear,
-        hooks: &[hook("disk_ext4_reserve_one", Tracepoint("ext4_da_reserve_space"), INODE), EXT4_RELEASE],
+        hooks: &[
+            hook("disk_ext4_reserve_one", Tracepoint("ext4_da_reserve_space"), INODE),
+            EXT4_RELEASE,
+            EXT4_RESERVATION_USED,
+        ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
         sees_every_charge: true,
         companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),

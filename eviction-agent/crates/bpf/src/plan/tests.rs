@@ -40,6 +40,7 @@ fn rich() -> KernelFacts {
         ("ext4_free_inode", vec![inode()]),
         ("ext4_da_reserve_space", vec![inode(), Argument::Number]),
         ("ext4_da_release_space", vec![inode(), Argument::Number]),
+        ("ext4_da_update_reserve_space", vec![inode(), Argument::Number, Argument::Number]),
         ("xfs_alloc_vextent_finish", vec![structure("xfs_alloc_arg")]),
         ("xfs_create", vec![structure("xfs_inode"), structure("xfs_name")]),
     ]);
