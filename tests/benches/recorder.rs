@@ -223,10 +223,10 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
         let sample = node.sample(at, true);
         // Near a threshold the engine looks at all pods, in calm times at the node alone.
         let decision = if case.is_exact() || is_growing {
-            node.tell(at, Event::Sample(sample))?
+            node.handle(at, Event::Sample(sample))?
         } else {
             let calm = node.sample(at, false);
-            let decision = node.tell(at, Event::Sample(calm))?;
+            let decision = node.handle(at, Event::Sample(calm))?;
             node.record(&Recorded::Usage(at, sample))?;
             decision
         };
@@ -235,7 +235,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
                 evicted += 1;
                 let uid = node.engine.pods().pods()[eviction.pod as usize].pod.uid.clone();
                 node.used.retain(|used| used.pod.pod.uid != uid);
-                node.tell(at, Event::Evicted(EvictionResult { uid, result: Ok(()) }))?;
+                node.handle(at, Event::Evicted(EvictionResult { uid, result: Ok(()) }))?;
                 node.tell_pods(at)?;
             }
         }
@@ -252,7 +252,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
 }
 
 impl Node {
-    fn tell(&mut self, at: Timestamp, event: Event) -> Result<Decision> {
+    fn handle(&mut self, at: Timestamp, event: Event) -> Result<Decision> {
         let input = Input { at, event };
         self.record(&Recorded::Input(input.clone()))?;
         let decision = self.engine.step(input);
@@ -287,7 +287,7 @@ impl Node {
 
     fn tell_pods(&mut self, at: Timestamp) -> Result<()> {
         let pods = self.used.iter().map(|used| Arc::clone(&used.pod)).collect();
-        self.tell(at, Event::Pods(Arc::new(PodSet::new(pods)))).map(drop)
+        self.handle(at, Event::Pods(Arc::new(PodSet::new(pods)))).map(drop)
     }
 
     /// A pod that is gone is followed by another.

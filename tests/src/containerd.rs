@@ -16,7 +16,7 @@ use crate::process;
 /// The parent of the cgroups of containers whose pod names none.
 const GROUP: &str = "k8s.io";
 
-/// Where shims keep their sockets, whatever containerd is told.
+/// Where shims keep their sockets, whatever containerd's settings say.
 const SHIM_SOCKETS: &str = "/run/containerd";
 
 /// A running containerd; killed with its shims when this is dropped.

@@ -132,7 +132,7 @@ impl EmptyProgram {
     /// If the kernel does not tell.
     pub fn run(&self) -> io::Result<(u64, u64)> {
         let runs = |info: &FdInfo| Some((info.field("run_cnt")?, info.field("run_time_ns")?));
-        self.told("how long a program ran", runs)
+        self.reported("how long a program ran", runs)
     }
 
     /// The kernel's number of it.
@@ -140,14 +140,14 @@ impl EmptyProgram {
     /// # Errors
     /// If the kernel does not tell.
     pub fn id(&self) -> io::Result<u32> {
-        self.told("the id of a program", |info| u32::try_from(info.field("prog_id")?).ok())
+        self.reported("the id of a program", |info| u32::try_from(info.field("prog_id")?).ok())
     }
 
-    fn told<T>(&self, what: &str, told: impl Fn(&FdInfo) -> Option<T>) -> io::Result<T> {
+    fn reported<T>(&self, what: &str, reported: impl Fn(&FdInfo) -> Option<T>) -> io::Result<T> {
         let number = self.program.as_raw_fd().unsigned_abs();
         let all = FdInfo::all(std::process::id())?;
-        let told = all.iter().find(|info| info.number == number).and_then(told);
-        told.ok_or_else(|| io::Error::other(format!("the kernel does not tell {what}")))
+        let reported = all.iter().find(|info| info.number == number).and_then(reported);
+        reported.ok_or_else(|| io::Error::other(format!("the kernel does not tell {what}")))
     }
 }
 

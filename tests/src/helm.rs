@@ -27,7 +27,7 @@ pub struct Helm {
 }
 
 impl Helm {
-    /// One that reaches no cluster; nothing where there is no Helm, and then that is reported.
+    /// One that reaches no cluster; nothing where there is no Helm, and says so.
     pub fn find() -> Option<Self> {
         let (program, home) = (program(HELM, "helm"), tempfile::tempdir().ok());
         if program.is_none() {

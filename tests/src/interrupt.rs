@@ -26,7 +26,7 @@ impl std::error::Error for Interrupted {}
 /// As a shell reports what was ended by SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// How a program ends whose work came out well, or not, or came to an error, which is told.
+/// How a program ends whose work came out well, or not, or came to an error, which is reported.
 pub fn exit(program: &str, result: Result<bool>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,

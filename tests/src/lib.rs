@@ -36,4 +36,4 @@ pub mod terminal;
 pub mod workload;
 pub mod world;
 
-pub use skip::{report as report_skip, tell};
+pub use skip::{report as report_skip, report_finding};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Says where promtool is; `cargo xtask test` unpacks it.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 
-/// promtool as told, else that of this machine, else what an earlier `cargo xtask test` unpacked.
+/// promtool as the environment names it, else that of this machine, else what an earlier `cargo xtask test` unpacked.
 pub fn promtool() -> Option<PathBuf> {
     if let Some(program) = std::env::var_os(PROMTOOL) {
         return Some(PathBuf::from(program));

@@ -26,11 +26,11 @@ pub fn report(reason: &str) {
 
 /// Prints what a test found out of this machine, as one line on standard error, past the harness's capture: a row of the
 /// table of `cargo xtask vm`. Neither may contain a colon followed by a space.
-pub fn tell(what: &str, found: &str) {
-    print(&format!("TOLD {what}: {found}\n"));
+pub fn report_finding(what: &str, found: &str) {
+    print(&format!("FOUND {what}: {found}\n"));
 }
 
-/// The harness captures print macros only; a write to the handle always comes through. Nobody is left to be told where
+/// The harness captures print macros only; a write to the handle always comes through. Nothing can be done where
 /// that fails.
 fn print(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());

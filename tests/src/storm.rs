@@ -34,9 +34,9 @@ impl Storm {
         let output = BufReader::new(child.stdout.take().context("the storm's output")?);
         let mut storm = Self { child, input, output };
         for group in groups {
-            storm.tell(&group.join("cgroup.procs").display().to_string())?;
+            storm.send(&group.join("cgroup.procs").display().to_string())?;
         }
-        storm.tell("")?;
+        storm.send("")?;
         storm.expect("ready")?;
         Ok(storm)
     }
@@ -46,7 +46,7 @@ impl Storm {
     /// # Errors
     /// If the storm has ended.
     pub fn go(&mut self) -> Result<()> {
-        self.tell("go")
+        self.send("go")
     }
 
     /// Stops them where they are; they keep what they hold, and some a little more.
@@ -54,13 +54,13 @@ impl Storm {
     /// # Errors
     /// If the storm has ended.
     pub fn pause(&mut self) -> Result<()> {
-        self.tell("pause")?;
+        self.send("pause")?;
         self.expect("paused")
     }
 
-    fn tell(&mut self, line: &str) -> Result<()> {
+    fn send(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("the storm's input")?;
-        writeln!(input, "{line}").context("tell the storm")
+        writeln!(input, "{line}").context("send to the storm")
     }
 
     fn expect(&mut self, word: &str) -> Result<()> {

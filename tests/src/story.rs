@@ -1,4 +1,4 @@
-//! What a story of `cargo xtask e2e` has measured, told as a line that the task reads.
+//! What a story of `cargo xtask e2e` has measured, reported as a line that the task reads.
 
 use std::io::Write as _;
 
@@ -37,7 +37,7 @@ impl Story {
 
     fn line(&self) -> Value {
         let zero = self.moments.first().map_or(0, |&(_, ns)| ns);
-        // A moment may lie before the first that was told.
+        // A moment may lie before the first one.
         let us = |ns: u64| (i128::from(ns) - i128::from(zero)) / 1000;
         let timeline: Map<String, Value> = self
             .moments

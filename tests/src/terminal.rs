@@ -40,7 +40,7 @@ impl Terminal {
     /// If the terminal cannot be duplicated.
     pub fn command(&self, program: &Path) -> io::Result<Command> {
         let stdio = || self.terminal.try_clone().map(Stdio::from);
-        // Of util-linux: makes it the controlling terminal, whose size and end are told by signals.
+        // Of util-linux: makes it the controlling terminal, which sends signals when its size changes and at its end.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program).env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
         command.stdin(stdio()?).stdout(stdio()?).stderr(stdio()?);

@@ -76,7 +76,7 @@ fn each_backend_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason(
 }
 
 #[test]
-fn with_the_timer_alone_nothing_else_tells_of_charges_and_kills_are_told_as_before() {
+fn with_the_timer_alone_no_other_source_has_charges_and_kills_are_reported_as_before() {
     let (found, all) = (findings(&["--backend", "timerfd"]), findings(&[]));
     assert_eq!(found["would_start"], true, "{found}");
     for name in ["charge", "charge near"] {

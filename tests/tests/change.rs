@@ -1,4 +1,4 @@
-//! A changed configuration as it is lived: the agent as it is shipped, told by SIGHUP or by its file,
+//! A changed configuration as it is lived: the agent as it is shipped, by SIGHUP or by its file,
 //! and started anew with other files.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -21,7 +21,7 @@ use tests::workload::Workload;
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// A node whose one pod holds 48 MiB, with what the agent is told.
+/// A node whose one pod holds 48 MiB, with the agent's files.
 struct Testbed {
     node: Node,
     options: Options,
@@ -65,7 +65,7 @@ fn hard(memory: &str) -> Value {
     json!({"evictionHard": {"memory.available": memory}})
 }
 
-fn tell(agent: &Agent, signal: Signal) {
+fn send_signal(agent: &Agent, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
 }
@@ -104,14 +104,14 @@ fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
     let Some(testbed) = Testbed::new("change-by-hand") else { skip!("no cgroups can be made here") };
     let mut agent = testbed.start(&[]);
     testbed.change();
-    tell(&agent, Signal::HUP);
+    send_signal(&agent, Signal::HUP);
     assert_eq!(
         change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
     nobody_goes(&mut agent);
     is_saved(&testbed, "64Mi");
-    tell(&agent, Signal::USR1);
+    send_signal(&agent, Signal::USR1);
     change(&mut agent, "applied");
     decision(&mut agent);
     is_saved(&testbed, "380Mi");

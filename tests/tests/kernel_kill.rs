@@ -60,7 +60,7 @@ impl Testbed {
         Self::with(label, &[])
     }
 
-    /// Whoever is in the pod with the kill order is told this as well.
+    /// Also sent to the pod with the kill order.
     fn with(label: &str, more: &[&str]) -> Result<Self, String> {
         if capabilities::facts().lockdown == Lockdown::Confidentiality {
             return Err("lockdown=confidentiality withholds what a kernel kill reads".to_owned());
@@ -147,10 +147,10 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
             assert!(took > GOOD / 2, "the order was good, and the runaway passed the line: {why:?}");
             continue;
         }
-        let told =
+        let reported =
             testbed.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
-        assert_eq!(told.pod(), "default/hog", "{told:?}");
-        assert_eq!(told.number("pid"), Some(testbed.runaway.pid().into()), "{told:?}");
+        assert_eq!(reported.pod(), "default/hog", "{reported:?}");
+        assert_eq!(reported.number("pid"), Some(testbed.runaway.pid().into()), "{reported:?}");
         let decided = testbed
             .agent
             .wait_for("its decision", GUARD, |event| event.kind() == "eviction_decision")
@@ -160,10 +160,10 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
             ("default/hog", "kernel_kill"),
             "{decided:?}"
         );
-        assert_eq!((told.number("id"), decided.number("id")), (Some(1), Some(1)));
-        assert_eq!(told.text("decision_id"), decided.text("decision_id"));
-        assert!(told.number("armed_mono_ns") < told.number("killed_mono_ns"), "{told:?}");
-        assert!(told.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{told:?}");
+        assert_eq!((reported.number("id"), decided.number("id")), (Some(1), Some(1)));
+        assert_eq!(reported.text("decision_id"), decided.text("decision_id"));
+        assert!(reported.number("armed_mono_ns") < reported.number("killed_mono_ns"), "{reported:?}");
+        assert!(reported.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{reported:?}");
         testbed.see_the_end();
         assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
         assert_eq!(testbed.decisions(), 1);
@@ -193,11 +193,11 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
             testbed.agent.stop().unwrap();
             continue;
         }
-        let told =
+        let reported =
             testbed.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
-        assert_eq!(told.number("pid"), Some(testbed.runaway.pid().into()), "{told:?}");
-        assert_eq!(told.number("id"), decided.number("id"), "{told:?}");
-        assert!(told.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{told:?}");
+        assert_eq!(reported.number("pid"), Some(testbed.runaway.pid().into()), "{reported:?}");
+        assert_eq!(reported.number("id"), decided.number("id"), "{reported:?}");
+        assert!(reported.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{reported:?}");
         assert_eq!(testbed.decisions(), 1);
         testbed.agent.stop().unwrap();
         return;

@@ -1,4 +1,4 @@
-//! Memory limits as they are told from outside: who comes near one, who is away from it again, for how
+//! Memory limits as they are reported from outside: who comes near one, who is away from it again, for how
 //! long it was near when the kernel killed; and what all pods may have together, at which is decided.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -64,7 +64,7 @@ fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
 }
 
 #[test]
-fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
+fn a_container_near_its_limit_is_reported_up_and_down_and_what_led_to_its_kill() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", Some(100))).unwrap();
     let free = node.add(pod("free", None)).unwrap();
@@ -92,7 +92,7 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
     assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
     assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
     if backend != "none" {
-        // The growth is over in some milliseconds, the next full sample is far: a hook told of it.
+        // The growth is over in some milliseconds, the next full sample is far: a hook reported it.
         assert_eq!(near.text("detected_by"), backend, "{near:?}");
         assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
     }
@@ -124,8 +124,8 @@ fn a_container_near_its_limit_is_told_up_and_down_and_what_led_to_its_kill() {
         assert_eq!(crossings(&agent, "near"), 2.0);
     }
     assert!(crossings(&agent, "away") >= 1.0);
-    let told = agent.heard().unwrap().iter().filter(|event| event.kind() == "memory_limit");
-    assert!(told.clone().all(|event| event.pod() == "shop/web"), "{:?}", told.collect::<Vec<_>>());
+    let reported = agent.heard().unwrap().iter().filter(|event| event.kind() == "memory_limit");
+    assert!(reported.clone().all(|event| event.pod() == "shop/web"), "{:?}", reported.collect::<Vec<_>>());
     let decided = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decided, 0, "nothing is decided by it");
     drop((beside, base));
@@ -193,7 +193,7 @@ fn what_all_pods_may_have_is_decided_at() {
     let metrics = agent.metrics().unwrap();
     assert_eq!(metrics.sum("eviction_agent_signal_capacity_bytes", &signal), 200.0 * MIB as f64);
     assert!(metrics.sum("eviction_agent_signal_available_bytes", &signal) < 40.0 * MIB as f64);
-    // Under a tenth of the limit is left: that is told as well.
+    // Under a tenth of the limit is left: that is reported as well.
     let near =
         agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "kubepods")).unwrap();
     assert_eq!((near.number("limit"), &*near.pod()), (Some(200 * MIB), ""));

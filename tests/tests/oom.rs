@@ -54,7 +54,7 @@ fn of_kills(event: &Event) -> bool {
 }
 
 #[test]
-fn many_kills_at_containers_and_pods_are_each_told_once_and_right() {
+fn many_kills_at_containers_and_pods_are_each_reported_once_and_right() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
     if backend(&node) == "none" {
         skip!("no source of OOM kills can be used here");
@@ -91,13 +91,13 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
         backend = agent.backend("oom").unwrap().0;
     }
     kill(&node);
-    let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
-    assert_eq!(told.number("unattributed"), Some(1), "{told:?}");
-    assert_eq!((&*told.pod(), told.text("container")), ("shop/web", "app"));
-    assert_eq!(told.value.get("pid"), None, "nobody saw whom: {told:?}");
-    assert!(["memory.oom_control", "memory.events"].contains(&told.text("detected_by")), "{told:?}");
+    let reported = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    assert_eq!(reported.number("unattributed"), Some(1), "{reported:?}");
+    assert_eq!((&*reported.pod(), reported.text("container")), ("shop/web", "app"));
+    assert_eq!(reported.value.get("pid"), None, "nobody saw whom: {reported:?}");
+    assert!(["memory.oom_control", "memory.events"].contains(&reported.text("detected_by")), "{reported:?}");
     let metrics = agent.metrics().unwrap();
-    let labels = [("namespace", "shop"), ("detected_by", told.text("detected_by"))];
+    let labels = [("namespace", "shop"), ("detected_by", reported.text("detected_by"))];
     assert!((metrics.sum("eviction_agent_oom_kills_unattributed_total", &labels) - 1.0).abs() < 0.5);
     let noticed = metrics.sum("eviction_agent_syncs_total", &[("trigger", "memcg_oom_event")]);
     assert!(noticed > 0.5, "the kernel's own notice woke it");
@@ -114,11 +114,14 @@ fn a_kill_that_a_program_saw_is_counted_once() {
     }
     let mut agent = start(&node, &[]);
     let pid = kill(&node);
-    let told = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
-    assert_eq!(told.number("pid"), Some(pid.into()));
-    assert_eq!(told.text("limit_scope"), "container");
-    assert_eq!(told.number("trigger_pid"), Some(pid.into()));
-    assert!(!told.text("detected_by").is_empty() && told.number("unattributed").is_none(), "{told:?}");
+    let reported = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    assert_eq!(reported.number("pid"), Some(pid.into()));
+    assert_eq!(reported.text("limit_scope"), "container");
+    assert_eq!(reported.number("trigger_pid"), Some(pid.into()));
+    assert!(
+        !reported.text("detected_by").is_empty() && reported.number("unattributed").is_none(),
+        "{reported:?}"
+    );
     // Longer than from one full sample to the next.
     std::thread::sleep(Duration::from_secs(13));
     let kills = agent.heard().unwrap().iter().filter(|event| of_kills(event)).count();

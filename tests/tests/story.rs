@@ -1,4 +1,4 @@
-//! The OOM story as it is told from outside: who was killed by the kernel, and why each container
+//! The OOM story as it is reported from outside: who was killed by the kernel, and why each container
 //! ended, by real kills in real cgroups.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -85,16 +85,24 @@ fn kills_and_ends_are_attributed_as_they_were() {
     // A child is killed: the container goes on.
     parent.go().unwrap();
     let child = parent.wait_event("child").unwrap()["child"].as_u64().unwrap();
-    let told = kill_of(&mut agent, u32::try_from(child).unwrap());
-    assert_eq!((told.text("victim"), told.text("limit_scope")), ("child", "container"), "{told:?}");
-    assert_eq!((&*told.pod(), told.text("container")), ("batch/crunch", "job"));
+    let reported = kill_of(&mut agent, u32::try_from(child).unwrap());
+    assert_eq!(
+        (reported.text("victim"), reported.text("limit_scope")),
+        ("child", "container"),
+        "{reported:?}"
+    );
+    assert_eq!((&*reported.pod(), reported.text("container")), ("batch/crunch", "job"));
     assert!(parent.process().is_running().unwrap());
 
     // The main process is killed: the container ended by it, and the kubelet says so too.
     main.go().unwrap();
-    let told = kill_of(&mut agent, main.pid());
-    assert_eq!((told.text("victim"), told.text("limit_scope")), ("init", "container"), "{told:?}");
-    write_status(&node, web, &told, &json!({"exitCode": 137, "reason": "OOMKilled"}));
+    let reported = kill_of(&mut agent, main.pid());
+    assert_eq!(
+        (reported.text("victim"), reported.text("limit_scope")),
+        ("init", "container"),
+        "{reported:?}"
+    );
+    write_status(&node, web, &reported, &json!({"exitCode": 137, "reason": "OOMKilled"}));
     let end = end_of(&mut agent, "shop/web", "app");
     assert_eq!((end.text("cause"), end.text("limit_scope")), ("oom_killed", "container"), "{end:?}");
     assert_eq!(end.value["inferred"], false, "{end:?}");
@@ -106,11 +114,11 @@ fn kills_and_ends_are_attributed_as_they_were() {
     let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decided.pod(), "batch/report");
     job.go().unwrap();
-    let told = kill_of(&mut agent, job.pid());
+    let reported = kill_of(&mut agent, job.pid());
     assert_eq!(
-        (told.text("victim"), told.number("during_eviction")),
+        (reported.text("victim"), reported.number("during_eviction")),
         ("init", decided.number("id")),
-        "{told:?}"
+        "{reported:?}"
     );
     let end = end_of(&mut agent, "batch/report", "job");
     assert_eq!(end.text("cause"), "evicted_by_agent", "{end:?}");

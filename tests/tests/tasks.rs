@@ -1,4 +1,4 @@
-//! Tasks and time in reclaim as they are told from outside: which pod comes near its limit of tasks, who
+//! Tasks and time in reclaim as they are reported from outside: which pod comes near its limit of tasks, who
 //! forked, who waits in reclaim; and no pod is named for what another one did.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -12,7 +12,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs. What tasks did is told every ten seconds.
+/// A guard against an agent that hangs. What tasks did is reported every ten seconds.
 const GUARD: Duration = agent::GUARD;
 
 fn pod(name: &str) -> PodSpec {
@@ -32,7 +32,7 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
 }
 
 #[test]
-fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
+fn tasks_and_reclaim_are_reported_with_their_pod() {
     // Of the strangers who die below many may wait to be reaped, as long as the machine likes: they count still,
     // and must not bring the node near its own limit.
     let Ok(mut node) = Node::new("tasks", 400 * MIB, 4000) else { skip!("no cgroups can be made here") };
@@ -51,15 +51,19 @@ fn tasks_and_reclaim_are_told_of_the_pod_whose_they_are() {
 
     forks.go().unwrap();
     let near = |event: &Event| event.kind() == "task_alarm" && event.text("alarm") == "pids_limit";
-    let told = agent.wait_for("a pod near its limit of tasks", GUARD, near).unwrap();
-    assert_eq!((&*told.pod(), told.text("container")), ("default/forker", "main"), "{told:?}");
+    let reported = agent.wait_for("a pod near its limit of tasks", GUARD, near).unwrap();
+    assert_eq!((&*reported.pod(), reported.text("container")), ("default/forker", "main"), "{reported:?}");
     assert_eq!(
-        (told.text("limit_scope"), told.text("pod_uid")),
+        (reported.text("limit_scope"), reported.text("pod_uid")),
         ("pod", node.pods[forker].uid()),
-        "{told:?}"
+        "{reported:?}"
     );
-    assert_eq!((told.number("tasks"), told.number("tasks_limit")), (Some(56), Some(64)), "{told:?}");
-    assert_eq!(told.number("forks_rejected"), Some(0), "told before a fork fails: {told:?}");
+    assert_eq!(
+        (reported.number("tasks"), reported.number("tasks_limit")),
+        (Some(56), Some(64)),
+        "{reported:?}"
+    );
+    assert_eq!(reported.number("forks_rejected"), Some(0), "reported before a fork fails: {reported:?}");
 
     reads.go().unwrap();
     // Pods that nobody knows come, fork and go meanwhile; nothing of it is any known pod's.

@@ -47,7 +47,7 @@ impl Screen {
         Self { child, master: Some(master), terminal, before, seen: String::new() }
     }
 
-    /// Reads what the terminal is told to show, for a moment.
+    /// Reads what the terminal has to show, for a moment.
     fn read(&mut self) {
         let Some(master) = &mut self.master else { return std::thread::sleep(MOMENT) };
         let mut fds = [PollFd::new(master, PollFlags::IN)];
@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    /// Waits until the terminal was told to show this, since it was waited last.
+    /// Waits until the terminal had to show this, since it was waited last.
     fn wait_for(&mut self, text: &str) {
         let begin = Instant::now();
         while !plain(&self.seen).contains(text) {

@@ -48,12 +48,12 @@ impl Node {
         snapshot.index(&pods);
         let engine = Engine::new(policy);
         let mut node = Self { engine, pods, snapshot, now: Timestamp::UNIX_EPOCH };
-        node.tell(Event::Pods(Arc::clone(&node.pods)));
-        node.tell(Event::DiskLayout(Ok(DiskLayout::default())));
+        node.handle(Event::Pods(Arc::clone(&node.pods)));
+        node.handle(Event::DiskLayout(Ok(DiskLayout::default())));
         Ok(node)
     }
 
-    fn tell(&mut self, event: Event) -> Decision {
+    fn handle(&mut self, event: Event) -> Decision {
         self.engine.step(Input { at: self.now, event })
     }
 
@@ -67,12 +67,12 @@ impl Node {
 
     /// One whole pass: the look, and the second one if garbage was to be collected first.
     pub(crate) fn pass(&mut self, snapshot: &Arc<Snapshot>) -> Decision {
-        let first = self.tell(Event::Sample(Arc::clone(snapshot)));
+        let first = self.handle(Event::Sample(Arc::clone(snapshot)));
         if !first.awaits_reclaim() {
             return first;
         }
         self.engine.recycle(first);
-        self.tell(Event::Reclaimed(Ok(Arc::clone(snapshot))))
+        self.handle(Event::Reclaimed(Ok(Arc::clone(snapshot))))
     }
 
     /// Pods that were chosen are gone, and so much time passes.
@@ -80,7 +80,7 @@ impl Node {
         for &place in gone {
             let known = self.pods.get(place).context("a pod goes that is not there")?;
             let outcome = EvictionResult { uid: known.pod.uid.clone(), result: Ok(()) };
-            let noted = self.tell(Event::Evicted(outcome));
+            let noted = self.handle(Event::Evicted(outcome));
             self.engine.recycle(noted);
         }
         self.now = self.now.checked_add(then)?;

@@ -205,7 +205,7 @@ fn firings(kernel: &BpfHandle) -> u64 {
     loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()
 }
 
-/// The program `stepper`, which touches memory when it is told.
+/// The program `stepper`, which touches memory on command.
 struct Stepper {
     child: Child,
     output: BufReader<std::process::ChildStdout>,

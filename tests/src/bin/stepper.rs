@@ -1,4 +1,4 @@
-//! A process that does to its memory and its tasks what it is told, one step a line, and says
+//! A process that does to its memory and its tasks what its input says, one step a line, and says
 //! `ok` after each: for tests that look between the steps.
 //!
 //! `touch MIB` maps fresh pages and writes to each; `touch-huge MIB` the same with huge pages; `free` unmaps all; `give-back` gives
@@ -219,7 +219,7 @@ fn watch(folder: &str) -> Result<Vec<OwnedFd>> {
     (0..WATCHERS).map(|_| watcher()).collect::<rustix::io::Result<_>>().context("watch a folder")
 }
 
-/// Opens two files again and again by turns, since events that are alike are told once.
+/// Opens two files again and again by turns, since events that are alike are reported once.
 fn open_many(folder: &str) -> Result<Vec<File>> {
     // A process may open 4,096 where nobody has raised that.
     const FILES: usize = 3_500;

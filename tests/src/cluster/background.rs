@@ -1,4 +1,4 @@
-//! A thread that drives what is asynchronous, so that stories can be told one step after the other.
+//! A thread that drives what is asynchronous, so that stories can go one step after the other.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What the programs of a cluster are told on their command lines and in their files.
+//! The settings of the programs of a cluster, on their command lines and in their files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

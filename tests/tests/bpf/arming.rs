@@ -31,7 +31,7 @@ fn cost(fixture: &Fixture, process: &mut Stepper) -> f64 {
 }
 
 #[test]
-fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
+fn of_five_hundred_armed_groups_the_one_that_crosses_is_reported_up_and_down() {
     need_bpf!();
     let node = Cgroup::new();
     let pods: Vec<_> = (0..500).map(|place| node.child(&format!("pod{place}"))).collect();
@@ -44,8 +44,8 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     }
     assert_eq!(fixture.kernel.threshold_entries().unwrap(), (500, 500));
     process.step("touch 96");
-    fixture.wait("the crossing", |told| !told.crossed.is_empty());
-    let [crossed] = fixture.told.crossed.as_slice() else { panic!("{:?}", fixture.told.crossed) };
+    fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
+    let [crossed] = fixture.events.crossed.as_slice() else { panic!("{:?}", fixture.events.crossed) };
     assert_eq!((crossed.cgroup_id, crossed.leaf_id), (busy.id(), busy.id()));
 
     let down = KernelThreshold { usage_below: Some(busy.usage() - 48 * MIB), ..KernelThreshold::default() };
@@ -54,10 +54,10 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
     assert_eq!(fixture.crossings(down), [], "not yet");
     process.step("free");
     process.step("touch 4");
-    fixture.wait("the way down", |told| told.crossed.len() > 1);
+    fixture.wait("the way down", |reported| reported.crossed.len() > 1);
     process.step("touch 4");
     assert_eq!(fixture.crossings(down).len(), 1);
-    assert_eq!(fixture.told.crossed.len(), 2, "{:?}", fixture.told.crossed);
+    assert_eq!(fixture.events.crossed.len(), 2, "{:?}", fixture.events.crossed);
 
     fixture.kernel.clear_threshold(busy.id());
     let elsewhere = cost(&fixture, &mut process);
@@ -80,7 +80,7 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_told_up_and_down() {
 }
 
 #[test]
-fn a_group_and_those_that_it_is_in_are_told_each_at_its_own_level() {
+fn a_group_and_those_that_it_is_in_are_reported_each_at_its_own_level() {
     need_bpf!();
     let pods = Cgroup::new();
     let class = pods.child("burstable");
@@ -94,10 +94,10 @@ fn a_group_and_those_that_it_is_in_are_told_each_at_its_own_level() {
     let start = pods.usage();
     let armed = ways
         .map(|(group, more)| fixture.kernel.set_threshold(group.id(), above(start + more * MIB)).unwrap());
-    for (step, told) in [(20, 0), (28, 1), (28, 2), (32, 3), (32, 4)] {
+    for (step, reported) in [(20, 0), (28, 1), (28, 2), (32, 3), (32, 4)] {
         process.step(&format!("touch {step}"));
         let crossed = armed.iter().filter(|armed| fixture.crossings(**armed).len() == 1).count();
-        assert_eq!(crossed, told, "after {} MiB more", (pods.usage() - start) / MIB);
+        assert_eq!(crossed, reported, "after {} MiB more", (pods.usage() - start) / MIB);
     }
     for ((group, more), armed) in ways.into_iter().zip(armed) {
         let crossed = fixture.crossings(armed)[0];
@@ -185,7 +185,7 @@ fn groups_whose_ids_share_a_place_are_kept_apart() {
     fixture.kernel.set_threshold(other, above(MIB)).unwrap();
     fixture.kernel.clear_threshold(group.id());
     process.step("touch 16");
-    assert_eq!(fixture.told.crossed.len(), 1, "the other one's level is not its own");
+    assert_eq!(fixture.events.crossed.len(), 1, "the other one's level is not its own");
     fixture.kernel.clear_threshold(other);
     assert_eq!(fixture.kernel.threshold_entries().unwrap(), (0, 0));
 }

@@ -53,7 +53,7 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
 }
 
 #[test]
-fn what_was_charged_is_told_where_every_charge_is_seen_whatever_was_given_back() {
+fn what_was_charged_is_reported_where_every_charge_is_seen_whatever_was_given_back() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
         let every = fixture.kernel.charge().unwrap().sees_every_charge;
@@ -139,7 +139,7 @@ fn what_a_limit_refuses_is_not_charged() {
         process.step("touch 1");
         let mut leaves = Vec::new();
         fixture.kernel.take_charged(&mut leaves).unwrap();
-        process.tell("touch 64");
+        process.send("touch 64");
         fixture.kill_of(process.pid());
         fixture.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
@@ -148,7 +148,7 @@ fn what_a_limit_refuses_is_not_charged() {
 }
 
 #[test]
-fn the_way_down_is_told_without_a_charge_where_what_is_given_back_is_seen() {
+fn the_way_down_is_reported_without_a_charge_where_what_is_given_back_is_seen() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();

@@ -6,18 +6,18 @@ use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
 use crate::groups::Cgroup;
 
 #[test]
-fn a_cgroup_is_told_when_it_is_made_and_when_it_is_removed() {
+fn a_cgroup_is_reported_when_it_is_made_and_when_it_is_removed() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let group = Cgroup::new();
     let child = group.child("kubepods-burstable.slice");
     let id = child.id();
     fixture.drain();
-    let made: Vec<_> = fixture.told.made.iter().filter(|change| change.id == id).collect();
+    let made: Vec<_> = fixture.events.made.iter().filter(|change| change.id == id).collect();
     assert_eq!(made.len(), 1, "one record, though each v1 hierarchy could have one");
     child.remove();
     fixture.drain();
-    let gone: Vec<_> = fixture.told.gone.iter().filter(|change| change.id == id).collect();
+    let gone: Vec<_> = fixture.events.gone.iter().filter(|change| change.id == id).collect();
     assert_eq!(gone.len(), 1);
 }
 
@@ -44,6 +44,6 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     wait_until("every record to be read or counted as lost", || {
         let lost = fixture.kernel.lost().unwrap();
         fixture.drain();
-        lost.get(Counter::Records) == fixture.told.events + lost.records_lost()
+        lost.get(Counter::Records) == fixture.events.events + lost.records_lost()
     });
 }

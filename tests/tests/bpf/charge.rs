@@ -12,7 +12,7 @@ fn below(bytes: u64) -> KernelThreshold {
 }
 
 #[test]
-fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
+fn a_crossing_is_reported_once_with_the_right_ids_and_again_after_arming_again() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
@@ -26,7 +26,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     process.step("touch 16");
     assert_eq!(fixture.crossings(first), [], "not yet there");
     process.step("touch 64");
-    fixture.wait("the crossing", |told| !told.crossed.is_empty());
+    fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
     process.step("touch 16");
     let crossings = fixture.crossings(first);
     let [crossed] = crossings.as_slice() else {
@@ -43,7 +43,7 @@ fn a_crossing_is_told_once_with_the_right_ids_and_again_after_arming_again() {
     let second = fixture.kernel.set_threshold(pod.id(), above(line + 96 * MIB)).unwrap();
     assert!(second > first);
     process.step("touch 128");
-    fixture.wait("the second crossing", |told| told.crossed.len() > 1);
+    fixture.wait("the second crossing", |reported| reported.crossed.len() > 1);
     assert_eq!(fixture.crossings(second).len(), 1);
     assert_eq!(fixture.crossings(first).len(), 1);
 }
@@ -89,7 +89,7 @@ fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
         *ids = [other.id(); MAX_ANCESTORS];
     });
     process.step("touch 96");
-    fixture.wait("the crossing", |told| !told.crossed.is_empty());
+    fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
     assert_eq!((fixture.crossings(own).len(), fixture.crossings(others).len()), (1, 0));
     // With its own number it is. On a busy machine another may charge on that CPU before: then its way is kept there.
     let is_believed = (0..TRIES).any(|_| {
@@ -113,7 +113,7 @@ fn of_many_that_cross_at_once_one_record_comes() {
     for round in 0..20 {
         let armed = fixture.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
         for process in &mut processes {
-            process.tell("touch 16");
+            process.send("touch 16");
         }
         for process in &mut processes {
             assert_eq!(process.answer(), "ok");
@@ -135,21 +135,21 @@ fn a_growing_process_is_followed_by_arming_at_each_crossing() {
     let mut fixture = Fixture::load();
     let mut line = 8 * MIB;
     let mut armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
-    process.tell("touch 400");
-    let mut told = Vec::new();
+    process.send("touch 400");
+    let mut reported = Vec::new();
     while line < 256 * MIB {
-        fixture.wait("the next crossing", |told| {
-            told.crossed.iter().any(|crossed| crossed.generation == armed.0)
+        fixture.wait("the next crossing", |reported| {
+            reported.crossed.iter().any(|crossed| crossed.generation == armed.0)
         });
         let crossings = fixture.crossings(armed);
         assert_eq!(crossings.len(), 1);
         assert!(crossings[0].usage >= line, "{:?}", crossings[0]);
-        told.push(armed);
+        reported.push(armed);
         line = crossings[0].usage + 8 * MIB;
         armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
     }
     assert_eq!(process.answer(), "ok");
-    for armed in told {
+    for armed in reported {
         assert_eq!(fixture.crossings(armed).len(), 1, "{armed:?}");
     }
 }
@@ -167,7 +167,7 @@ fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
 }
 
 #[test]
-fn the_way_down_is_told_once() {
+fn the_way_down_is_reported_once() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -230,7 +230,7 @@ fn the_whole_node_is_armed_at_the_root() {
     let root = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(mount()).unwrap());
     let armed = fixture.kernel.set_threshold(root, above(MIB)).unwrap();
     process.step("touch 16");
-    fixture.wait("the crossing", |told| !told.crossed.is_empty());
+    fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
     let crossings = fixture.crossings(armed);
     assert_eq!(crossings.len(), 1);
     assert_eq!(crossings[0].cgroup_id, root);

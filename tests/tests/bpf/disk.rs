@@ -75,7 +75,7 @@ fn taken(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
 /// The crossings of one setting that came so far.
 fn crossings(fixture: &mut Fixture, generation: Generation) -> Vec<DiskThresholdCrossed> {
     fixture.drain();
-    let all = fixture.told.disk.iter();
+    let all = fixture.events.disk.iter();
     all.filter(|crossed| crossed.generation == generation.0).copied().collect()
 }
 
@@ -295,7 +295,7 @@ fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted()
     let (id, parent) = (container.id(), pod.id());
     process.end();
     container.remove();
-    fixture.wait("the removal", |told| told.gone.iter().any(|gone| gone.id == id));
+    fixture.wait("the removal", |reported| reported.gone.iter().any(|gone| gone.id == id));
     assert_eq!((taken(&fixture, id, device), taken(&fixture, parent, device)), ((0, 0), held));
     let mut all = Vec::new();
     fixture.kernel.read_disk_usage(&mut all).unwrap();

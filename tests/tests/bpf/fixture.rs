@@ -51,7 +51,7 @@ fn find_withheld() -> Option<String> {
     (!names.is_empty()).then(|| format!("lockdown=confidentiality withholds {}", names.join(", ")))
 }
 
-/// A process in a cgroup that does what it is told.
+/// A process in a cgroup that does what its input says.
 pub(crate) struct Stepper {
     child: Child,
     input: ChildStdin,
@@ -77,12 +77,12 @@ impl Stepper {
 
     /// Does a step and waits until it is done.
     pub(crate) fn step(&mut self, step: &str) {
-        self.tell(step);
+        self.send(step);
         assert_eq!(self.answer(), "ok", "after {step}");
     }
 
     /// Tells a step that may be its last.
-    pub(crate) fn tell(&mut self, step: &str) {
+    pub(crate) fn send(&mut self, step: &str) {
         writeln!(self.input, "{step}").unwrap();
     }
 
@@ -127,9 +127,9 @@ impl Drop for Stepper {
     }
 }
 
-/// What the kernel told so far.
+/// What the kernel reported so far.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct KernelEvents {
     pub(crate) crossed: Vec<ThresholdCrossed>,
     pub(crate) kills: Vec<OomKill>,
     pub(crate) marks: Vec<OomKill>,
@@ -145,7 +145,7 @@ pub(crate) struct Told {
 pub(crate) struct Fixture {
     pub(crate) kernel: BpfHandle,
     pub(crate) ring: Ring,
-    pub(crate) told: Told,
+    pub(crate) events: KernelEvents,
 }
 
 impl Fixture {
@@ -168,7 +168,7 @@ impl Fixture {
     }
 
     pub(crate) fn of(loaded: Loaded) -> Self {
-        Self { kernel: loaded.kernel, ring: loaded.ring, told: Told::default() }
+        Self { kernel: loaded.kernel, ring: loaded.ring, events: KernelEvents::default() }
     }
 
     /// Attaches the hook for a time that is good for this, which there is.
@@ -185,27 +185,27 @@ impl Fixture {
 
     /// Takes in what is there.
     pub(crate) fn drain(&mut self) {
-        let told = &mut self.told;
+        let reported = &mut self.events;
         let drained = self.ring.drain(|event| match event {
-            Event::ThresholdCrossed(crossed) => told.crossed.push(crossed),
-            Event::OomKill(kill) => told.kills.push(kill),
-            Event::OomMark(mark) => told.marks.push(mark),
-            Event::CgroupCreated(change) => told.made.push(change),
-            Event::CgroupRemoved(change) => told.gone.push(change),
-            Event::TaskAlarm(alarm) => told.alarms.push(alarm),
-            Event::KernelKill(kill) => told.kernel_kills.push(kill),
-            Event::DiskThresholdCrossed(crossed) => told.disk.push(crossed),
+            Event::ThresholdCrossed(crossed) => reported.crossed.push(crossed),
+            Event::OomKill(kill) => reported.kills.push(kill),
+            Event::OomMark(mark) => reported.marks.push(mark),
+            Event::CgroupCreated(change) => reported.made.push(change),
+            Event::CgroupRemoved(change) => reported.gone.push(change),
+            Event::TaskAlarm(alarm) => reported.alarms.push(alarm),
+            Event::KernelKill(kill) => reported.kernel_kills.push(kill),
+            Event::DiskThresholdCrossed(crossed) => reported.disk.push(crossed),
         });
         assert_eq!((drained.malformed, drained.why), (0, None));
-        told.events += drained.events;
+        reported.events += drained.events;
     }
 
     /// Waits for what must come; woken by the ring.
-    pub(crate) fn wait(&mut self, what: &str, found: impl Fn(&Told) -> bool) {
+    pub(crate) fn wait(&mut self, what: &str, found: impl Fn(&KernelEvents) -> bool) {
         let start = Instant::now();
         loop {
             self.drain();
-            if found(&self.told) {
+            if found(&self.events) {
                 return;
             }
             assert!(start.elapsed() < HANG, "waited in vain for {what}");
@@ -219,7 +219,7 @@ impl Fixture {
     /// The crossings of one arming that came so far.
     pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<ThresholdCrossed> {
         self.drain();
-        let ours = self.told.crossed.iter();
+        let ours = self.events.crossed.iter();
         ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
     }
 
@@ -233,18 +233,19 @@ impl Fixture {
     /// The alarms with this key that came so far.
     pub(crate) fn alarms(&mut self, alarm: Alarm, key_id: u64) -> Vec<TaskAlarm> {
         self.drain();
-        let ours = self.told.alarms.iter().filter(|told| (told.alarm, told.key_id) == (alarm, key_id));
+        let ours =
+            self.events.alarms.iter().filter(|reported| (reported.alarm, reported.key_id) == (alarm, key_id));
         ours.copied().collect()
     }
 
     /// The kill of this process.
     pub(crate) fn kill_of(&mut self, tgid: u32) -> OomKill {
-        self.wait("an out-of-memory kill", |told| told.kills.iter().any(|kill| kill.tgid == tgid));
-        self.told.kills.iter().find(|kill| kill.tgid == tgid).unwrap().clone()
+        self.wait("an out-of-memory kill", |reported| reported.kills.iter().any(|kill| kill.tgid == tgid));
+        self.events.kills.iter().find(|kill| kill.tgid == tgid).unwrap().clone()
     }
 }
 
-/// So much usage is to be told, once.
+/// So much usage is to be reported, once.
 pub(crate) fn above(bytes: u64) -> KernelThreshold {
     KernelThreshold { usage_above: Some(bytes), ..KernelThreshold::default() }
 }

@@ -87,7 +87,7 @@ fn suppressed(fixture: &Fixture, why: &str) -> u64 {
 /// Nothing was carried out, and this is why.
 fn assert_not_killed(fixture: &mut Fixture, why: &str) {
     fixture.drain();
-    assert_eq!(fixture.told.kernel_kills, []);
+    assert_eq!(fixture.events.kernel_kills, []);
     assert!(suppressed(fixture, why) > 0, "{why:?}: {:?}", fixture.kernel.suppressed().unwrap());
 }
 
@@ -102,10 +102,10 @@ fn a_runaway_of_the_victim_stops_at_the_threshold() {
         process.step("touch 8");
         let order = node.order(&mut fixture);
         let number = fixture.kernel.arm_kill(&order).unwrap();
-        process.tell(TOO_MUCH);
+        process.send(TOO_MUCH);
         assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", fixture.kernel.suppressed().unwrap());
-        fixture.wait("the record", |told| told.kernel_kills.len() > round);
-        let kill = *fixture.told.kernel_kills.last().unwrap();
+        fixture.wait("the record", |reported| reported.kernel_kills.len() > round);
+        let kill = *fixture.events.kernel_kills.last().unwrap();
         assert_eq!((kill.order, kill.error), (number.0, None));
         assert_eq!((kill.victim_id, kill.leaf_id), (node.victim.id(), container.id()));
         assert_eq!((kill.tgid, kill.pid), (process.pid(), process.pid()));
@@ -120,7 +120,7 @@ fn a_runaway_of_the_victim_stops_at_the_threshold() {
         container.reset_peak();
         assert!(fixture.kernel.disarm_kill().unwrap(), "it was carried out");
     }
-    assert_eq!(fixture.told.kernel_kills.len(), 8);
+    assert_eq!(fixture.events.kernel_kills.len(), 8);
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn nobody_is_killed_without_a_record() {
     process.step(TOO_MUCH);
     assert_not_killed(&mut fixture, "ring_full");
     // There is room now, and the kill order is armed as before.
-    process.tell("touch 16");
+    process.send("touch 16");
     assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
-    fixture.wait("the record", |told| told.kernel_kills.len() == 1);
+    fixture.wait("the record", |reported| reported.kernel_kills.len() == 1);
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn threads_grow_their_process_together() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut fixture, _) = node.begin(&node.victim);
-    process.tell("touch-by-threads 160");
+    process.send("touch-by-threads 160");
     assert_eq!(process.ended_by(), Some(9));
-    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!(fixture.told.kernel_kills[0].tgid, process.pid());
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!(fixture.events.kernel_kills[0].tgid, process.pid());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn memory_that_was_given_back_before_is_seen_again() {
     let mut fixture = fixture();
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
-    process.tell("again");
+    process.send("again");
     assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
 }
 
@@ -183,13 +183,13 @@ fn a_child_that_grows_is_killed_alone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut fixture, _) = node.begin(&node.victim);
-    process.tell("child 160");
+    process.send("child 160");
     let child = process.answer();
     assert_eq!(process.answer(), "ended 9", "{child}");
     assert_eq!(process.answer(), "ok", "its parent has not grown");
     process.step("touch 1");
-    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!(format!("child {}", fixture.told.kernel_kills[0].tgid), child);
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!(format!("child {}", fixture.events.kernel_kills[0].tgid), child);
 }
 
 #[test]
@@ -197,12 +197,12 @@ fn a_vforked_child_in_its_parents_memory_is_killed_alone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut fixture, _) = node.begin(&node.victim);
-    process.tell("vfork 160");
+    process.send("vfork 160");
     let child: u32 = process.answer().strip_prefix("child ").unwrap().parse().unwrap();
     assert_eq!(process.answer(), "ended 9");
     assert_eq!(process.answer(), "ok", "the parent goes on");
-    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!(fixture.told.kernel_kills[0].tgid, child);
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!(fixture.events.kernel_kills[0].tgid, child);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
     fixture.kernel.arm_kill(&order).unwrap();
     process.step(TOO_MUCH);
     fixture.drain();
-    assert_eq!(fixture.told.kernel_kills, []);
+    assert_eq!(fixture.events.kernel_kills, []);
     assert_eq!(fixture.kernel.suppressed().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
@@ -246,7 +246,7 @@ fn a_process_moved_into_the_victim_is_killed_for_its_growth() {
     let node = Node::new();
     let (mut process, _rig, _) = node.begin(&node.other);
     node.victim.take(process.pid());
-    process.tell(TOO_MUCH);
+    process.send(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
 }
 
@@ -294,11 +294,11 @@ fn never_twice_by_one_kill_order() {
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
     for process in &mut processes {
-        process.tell(TOO_MUCH);
+        process.send(TOO_MUCH);
     }
     let survivors = processes.iter_mut().map(Stepper::answer).filter(|answer| answer == "ok").count();
-    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!((survivors, fixture.told.kernel_kills.len()), (3, 1));
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!((survivors, fixture.events.kernel_kills.len()), (3, 1));
     assert!(suppressed(&fixture, "consumed") > 0);
     // Another one would be a second victim before anybody has read of the first.
     let order = node.order(&mut fixture);
@@ -323,10 +323,10 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     process.step("touch 8");
     let order = node.order(&mut after);
     let number = after.kernel.arm_kill(&order).unwrap();
-    process.tell(TOO_MUCH);
+    process.send(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
-    after.wait("the record", |told| !told.kernel_kills.is_empty());
-    assert_eq!(after.told.kernel_kills[0].order, number.0);
+    after.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!(after.events.kernel_kills[0].order, number.0);
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn nothing_is_armed_after_it_was_disarmed_or_the_programs_are_gone() {
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
     fixture.drain();
-    assert_eq!(fixture.told.kernel_kills, []);
+    assert_eq!(fixture.events.kernel_kills, []);
     drop(fixture);
     process.step(TOO_MUCH);
 }

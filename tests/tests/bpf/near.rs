@@ -83,7 +83,7 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
     if !has_dense_hook(&fixture) {
         return;
     }
-    let told = |fixture: &mut Fixture, process: &mut Stepper, growth: [u64; 2]| {
+    let reported = |fixture: &mut Fixture, process: &mut Stepper, growth: [u64; 2]| {
         let armed = fixture.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
         let other = fixture.kernel.set_threshold(beside.id(), above(beside.usage() + MIB)).unwrap();
         let crossings = growth.map(|grown| {
@@ -95,9 +95,9 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
         assert_eq!(fixture.crossings(other), [], "nothing was taken of that one");
         crossings
     };
-    assert_eq!(told(&mut fixture, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
+    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
     fixture.attach(AttachWhen::NearThreshold);
-    assert_eq!(told(&mut fixture, &mut process, [32, 32]), [0, 1], "at the line, and once");
+    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 1], "at the line, and once");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_kill_at_the_containers_own_limit() {
     container.limit(32 * MIB);
     let mut process = Stepper::start(&container);
     process.step("prefer");
-    process.tell("touch 256");
+    process.send("touch 256");
     assert_eq!(process.answer(), "", "it must be killed");
 
     let kill = fixture.kill_of(process.pid());
@@ -79,7 +79,7 @@ fn a_child_in_a_container_is_killed_at_the_pods_limit() {
     let mut bystander = Stepper::start(&first);
     bystander.step("touch 8");
     let mut parent = Stepper::start(&second);
-    parent.tell("child 256");
+    parent.send("child 256");
     let child: u32 = parent.answer().strip_prefix("child ").unwrap().parse().unwrap();
     assert_eq!(parent.answer(), "ended 9");
     assert_eq!(parent.answer(), "ok", "the parent lives");
@@ -91,7 +91,7 @@ fn a_child_in_a_container_is_killed_at_the_pods_limit() {
 }
 
 #[test]
-fn the_pods_limit_is_told_from_an_equal_one_of_its_container() {
+fn the_pods_limit_is_distinguished_from_an_equal_one_of_its_container() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let pod = Cgroup::new();
@@ -100,7 +100,7 @@ fn the_pods_limit_is_told_from_an_equal_one_of_its_container() {
     pod.limit(32 * MIB);
     container.limit(32 * MIB + 16 * page());
     let mut process = Stepper::start(&container);
-    process.tell("touch 256");
+    process.send("touch 256");
     assert_eq!(process.answer(), "");
     let kill = fixture.kill_of(process.pid());
     assert_eq!(owner_id(&kill), (Some(pod.id()), false));
@@ -125,7 +125,7 @@ fn many_kills_one_after_the_other_each_have_their_owner() {
             }
         };
         let mut process = Stepper::start(&container);
-        process.tell("touch 256");
+        process.send("touch 256");
         assert_eq!(process.answer(), "");
         let kill = fixture.kill_of(process.pid());
         assert_eq!(owner_id(&kill), (Some(owner), false), "round {round}: {kill:?}");
@@ -147,7 +147,7 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
     let killed = |limit: u64| {
         container.limit(limit);
         let mut process = Stepper::start(&container);
-        process.tell("touch 256");
+        process.send("touch 256");
         assert_eq!(process.answer(), "");
         process.pid()
     };
@@ -159,7 +159,7 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
 }
 
 #[test]
-fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed() {
+fn a_process_that_is_ending_at_its_limit_is_reported_from_one_that_the_kernel_killed() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let group = Cgroup::new();
@@ -167,7 +167,7 @@ fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed
     for round in 0..90 {
         let mut process = Stepper::start(&group);
         process.step("touch 12");
-        process.tell("touch 256");
+        process.send("touch 256");
         match round % 3 {
             0 => assert_eq!(process.answer(), "", "the kernel kills it"),
             _ => process.kill(),
@@ -175,11 +175,11 @@ fn a_process_that_is_ending_at_its_limit_is_told_from_one_that_the_kernel_killed
     }
     fixture.drain();
     let ours = |kill: &&OomKill| kill.memcg_id() == Some(group.id());
-    let kills = fixture.told.kills.iter().filter(ours).count() as u64;
+    let kills = fixture.events.kills.iter().filter(ours).count() as u64;
     assert!(kills >= 30, "{kills}");
     assert_eq!(kills, group.oom_kills());
     // How many of the others the kernel marked is its own affair.
-    assert!(fixture.told.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
+    assert!(fixture.events.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
     let container = pod.child("container");
     container.limit(32 * MIB);
     let mut process = Stepper::start(&container);
-    process.tell("touch 256");
+    process.send("touch 256");
     assert_eq!(process.answer(), "", "a kill that nobody saw");
 
     let mut fixture = Fixture::load();
@@ -197,7 +197,7 @@ fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
     process.step("touch 8");
     // What is seen a moment before a kill says nothing about that kill.
     std::thread::sleep(Duration::from_millis(50));
-    process.tell("touch 256");
+    process.send("touch 256");
     assert_eq!(process.answer(), "");
     let kill = fixture.kill_of(process.pid());
     let events = kill.chain[0].events.expect("event counts");

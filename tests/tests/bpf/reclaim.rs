@@ -44,7 +44,7 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
     let mut processes = [Stepper::start(&writer), Stepper::start(&writer)];
     let bystander = Stepper::start(&idler);
     let start = Instant::now();
-    processes.iter_mut().for_each(|process| process.tell("write 64"));
+    processes.iter_mut().for_each(|process| process.send("write 64"));
     processes.iter_mut().for_each(|process| assert_eq!(process.answer(), "ok"));
     let wall = start.elapsed();
     let stall = fixture.kernel.reclaim_time(writer.id()).unwrap();
@@ -67,7 +67,7 @@ fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
         group.limit(24 * MIB);
         let id = group.id();
         let mut process = Stepper::start(&group);
-        process.tell("write 4096");
+        process.send("write 4096");
         wait_until("the first reclaim", || fixture.kernel.reclaim_time(id).unwrap().count > 0);
         process.kill();
         assert_eq!(fixture.kernel.reclaiming(id).unwrap(), 0);

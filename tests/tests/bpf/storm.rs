@@ -88,12 +88,12 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
             storm.go().unwrap();
             let start = std::time::Instant::now();
             let mut armed = None;
-            while fixture.firings() < FIRINGS || fixture.told.crossed.is_empty() || seen.len() < GROUPS {
+            while fixture.firings() < FIRINGS || fixture.events.crossed.is_empty() || seen.len() < GROUPS {
                 let (fired, groups) = (fixture.firings(), seen.len());
                 assert!(
                     start.elapsed() < GUARD,
                     "{fired} firings, {groups} groups seen, crossed: {:?}",
-                    fixture.told.crossed
+                    fixture.events.crossed
                 );
                 assert!(!churn.is_finished());
                 // A reader that sleeps while the ring runs over.
@@ -105,7 +105,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
                     let level = above(grower.usage() + 4 * MIB);
                     armed = Some(fixture.kernel.set_threshold(grower.id(), level).unwrap());
                 }
-                if armed.is_some() && fixture.told.crossed.is_empty() {
+                if armed.is_some() && fixture.events.crossed.is_empty() {
                     process.step("touch 8");
                 }
             }
@@ -127,7 +127,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     wait_until("every record to be read or counted as lost", || {
         let lost = fixture.kernel.lost().unwrap();
         fixture.drain();
-        lost.get(Counter::Records) == fixture.told.events + lost.records_lost()
+        lost.get(Counter::Records) == fixture.events.events + lost.records_lost()
     });
     let lost = fixture.kernel.lost().unwrap();
     println!("{lost:?}");
@@ -162,7 +162,7 @@ fn a_ring_of_the_size_that_follows_the_number_of_cgroups_holds_a_restart_of_the_
     let groups: Vec<_> = (0..440).map(|place| node.child(&format!("{place}"))).collect();
     // Nobody has read so far.
     fixture.drain();
-    let made = |id| fixture.told.made.iter().any(|change| change.id == id);
+    let made = |id| fixture.events.made.iter().any(|change| change.id == id);
     assert!(groups.iter().all(|group| made(group.id())));
     let lost = fixture.kernel.lost().unwrap();
     assert_eq!(lost.get(Counter::LostCgroupCreated), 0, "{lost:?}");

@@ -53,12 +53,12 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     for (place, group) in (0..).zip(&groups) {
         processes.extend((0..EACH).map(|_| (place, Stepper::start(group))));
     }
-    // Each of them has become a stepper, and told so.
+    // Each of them has become a stepper, and said so.
     processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
     let fixture = Fixture::with_some(EventClass::Task, &LoadOptions::default());
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
-        process.tell(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
+        process.send(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
     }
     for (_, process) in &mut processes {
         assert_eq!((process.answer(), process.answer()), ("ok".into(), "ok".into()));
@@ -117,12 +117,12 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
     let lost = fixture.kernel.lost().unwrap();
     assert!(lost.get(Counter::TaskStatsFull) > 0, "{lost:?}");
     assert!(fixture.kernel.host_tasks().unwrap().forks - before.forks >= 90, "the machine's are all counted");
-    let told: usize = groups.iter().map(|group| fixture.alarms(Alarm::ForkStorm, group.id()).len()).sum();
-    assert_eq!(told, counted.len(), "a storm is seen where there is room");
+    let reported: usize = groups.iter().map(|group| fixture.alarms(Alarm::ForkStorm, group.id()).len()).sum();
+    assert_eq!(reported, counted.len(), "a storm is seen where there is room");
 }
 
 #[test]
-fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
+fn a_storm_of_forks_is_reported_once_until_it_is_armed_again() {
     need_some_bpf!();
     let (stormy, calm) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&stormy);
@@ -132,16 +132,16 @@ fn a_storm_of_forks_is_told_once_until_it_is_armed_again() {
         Fixture::with_some(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
     bystander.step("threads 1");
     process.step("threads 2000");
-    let told = fixture.alarms(Alarm::ForkStorm, stormy.id());
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].memcg_id, told[0].tgid, told[0].bound), (stormy.id(), process.pid(), 2));
-    assert!(told[0].tasks >= 2, "{told:?}");
+    let reported = fixture.alarms(Alarm::ForkStorm, stormy.id());
+    assert_eq!(reported.len(), 1);
+    assert_eq!((reported[0].memcg_id, reported[0].tgid, reported[0].bound), (stormy.id(), process.pid(), 2));
+    assert!(reported[0].tasks >= 2, "{reported:?}");
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1);
     // The machine may have booted a moment ago.
-    fixture.kernel.reset_alarms(told[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
+    fixture.kernel.reset_alarms(reported[0].stamp.ktime_ns.saturating_sub(10_000_000_000)).unwrap();
     process.step("threads 2000");
-    assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays told");
+    assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 1, "what is not older stays reported");
     fixture.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, stormy.id()).len(), 2);
@@ -161,7 +161,7 @@ fn without_a_bound_nothing_is_a_storm() {
 }
 
 #[test]
-fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
+fn tasks_near_the_limit_of_a_group_above_are_reported_before_a_fork_fails() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
@@ -174,18 +174,18 @@ fn tasks_near_the_limit_of_a_group_above_are_told_before_a_fork_fails() {
     assert_eq!(pod_pids.current(), 13);
     assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()), []);
     process.step("park 1");
-    let told = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
-    assert_eq!(told.len(), 1);
-    let alarm = told[0];
+    let reported = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
+    assert_eq!(reported.len(), 1);
+    let alarm = reported[0];
     assert_eq!((alarm.tasks, alarm.bound, alarm.depth), (14, 16, 1));
     assert_eq!((alarm.memcg_id, alarm.tgid), (container.id(), process.pid()));
     process.step("park 1");
-    assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "told once");
+    assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()).len(), 1, "reported once");
     assert_eq!(fixture.alarms(Alarm::PidsLimit, container_pids.id()), [], "it has no limit of its own");
     fixture.kernel.reset_alarms(u64::MAX).unwrap();
     process.step("park 1");
-    let told = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
-    assert_eq!(told.last().map(|alarm| (alarm.tasks, alarm.bound)), Some((16, 16)));
+    let reported = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
+    assert_eq!(reported.last().map(|alarm| (alarm.tasks, alarm.bound)), Some((16, 16)));
     process.end();
 }
 
@@ -208,25 +208,26 @@ fn what_a_cpu_saw_last_hides_no_limit() {
     process.step("park 12");
     near_pids.limit(16);
     let mut fixture = Fixture::load();
-    let mut told =
-        |id: u64| fixture.alarms(Alarm::PidsLimit, id).iter().map(|told| told.tasks).collect::<Vec<_>>();
+    let mut reported = |id: u64| {
+        fixture.alarms(Alarm::PidsLimit, id).iter().map(|reported| reported.tasks).collect::<Vec<_>>()
+    };
     calm.step("park 1");
     process.step("park 1");
-    assert_eq!(told(near_pids.id()), [14], "another group's limit");
+    assert_eq!(reported(near_pids.id()), [14], "another group's limit");
 
     calm.step("park 3");
     far_pids.limit(8);
     std::thread::sleep(Duration::from_nanos(2 * PIDS_CACHE_NS));
     calm.step("park 1");
-    assert_eq!(told(far_pids.id()), [0_i64; 0], "6 of 8");
+    assert_eq!(reported(far_pids.id()), [0_i64; 0], "6 of 8");
     calm.step("park 1");
-    assert_eq!(told(far_pids.id()), [7], "a limit that was set meanwhile");
+    assert_eq!(reported(far_pids.id()), [7], "a limit that was set meanwhile");
     calm.end();
     process.end();
 }
 
 #[test]
-fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
+fn the_nodes_own_line_is_reported_once_for_a_group_and_for_the_whole_machine() {
     need_bpf!();
     let node = Cgroup::new();
     let container = node.child("container");
@@ -236,9 +237,9 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     let mut fixture = Fixture::load();
     // Forks that saw nothing near, a moment before something is.
     process.step("park 1");
-    let told = |fixture: &mut Fixture| {
+    let reported = |fixture: &mut Fixture| {
         fixture.drain();
-        let ours = fixture.told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks);
+        let ours = fixture.events.alarms.iter().filter(|reported| reported.alarm == Alarm::NodeTasks);
         ours.copied().collect::<Vec<_>>()
     };
     fixture
@@ -246,9 +247,9 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
         .set_pid_threshold(Some(NodePidThreshold::Group { id: node_pids.id(), tasks: 10 }))
         .unwrap();
     process.step("park 7");
-    assert_eq!(told(&mut fixture), []);
+    assert_eq!(reported(&mut fixture), []);
     process.step("park 5");
-    let first = told(&mut fixture);
+    let first = reported(&mut fixture);
     assert_eq!(first.len(), 1);
     assert_eq!((first[0].tasks, first[0].bound, first[0].memcg_id), (10, 10, container.id()));
 
@@ -256,14 +257,14 @@ fn the_nodes_own_line_is_told_once_for_a_group_and_for_the_whole_machine() {
     let before = fixture.kernel.host_tasks().unwrap().net();
     fixture.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");
-    fixture.wait("the whole machine's line", |told| {
-        told.alarms.iter().filter(|told| told.alarm == Alarm::NodeTasks).count() == 2
+    fixture.wait("the whole machine's line", |reported| {
+        reported.alarms.iter().filter(|reported| reported.alarm == Alarm::NodeTasks).count() == 2
     });
-    let second = told(&mut fixture)[1];
+    let second = reported(&mut fixture)[1];
     assert!(second.tasks >= second.bound && second.key_id > first[0].key_id, "{second:?}, {before} before");
 
     fixture.kernel.set_pid_threshold(None).unwrap();
     process.step("park 100");
-    assert_eq!(told(&mut fixture).len(), 2, "disarmed");
+    assert_eq!(reported(&mut fixture).len(), 2, "disarmed");
     process.end();
 }

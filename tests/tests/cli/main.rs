@@ -428,9 +428,9 @@ fn a_changed_configuration_is_held_against_the_present() {
     fs::write(&kubelet, memory("64Mi")).unwrap();
     running.signal(Signal::HUP);
     let harmless = loop {
-        let told = running.until("config_change");
-        if told["state"] != "pending" {
-            break told;
+        let reported = running.until("config_change");
+        if reported["state"] != "pending" {
+            break reported;
         }
     };
     assert_eq!(harmless["state"], "applied", "it evicts nobody: {harmless}");

@@ -106,7 +106,7 @@ fn an_allocation_that_crosses_is_decided_before_the_timer_and_without_hooks_by_t
 /// Buffered writes are seen only by the hook that is attached while the threshold is near. The timer comes each
 /// millisecond there, and is first now and then.
 #[test]
-fn a_buffered_write_that_crosses_is_told_by_the_kernel() {
+fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
     const TRIES: usize = 20;
     let disk = mount!(Kind::Ext4);
     let node = node!();

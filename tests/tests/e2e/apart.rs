@@ -27,13 +27,13 @@ fn write(world: &World, pod: usize, terminated: &Value, status: impl Fn(&Value) 
     terminated["containerID"] = json!(id);
     // The API keeps whole seconds.
     terminated["finishedAt"] = json!(format!("{:.0}", jiff::Timestamp::now()));
-    let mut told = json!({
+    let mut reported = json!({
         "name": container.name, "image": "none.invalid/none:1", "imageID": "", "ready": false, "containerID": id,
     });
     for (key, value) in status(&terminated).as_object().unwrap() {
-        told[key] = value.clone();
+        reported[key] = value.clone();
     }
-    let mut patch = json!({"status": {"containerStatuses": [told]}});
+    let mut patch = json!({"status": {"containerStatuses": [reported]}});
     for (key, value) in more.as_object().unwrap() {
         patch["status"][key] = value.clone();
     }
@@ -77,13 +77,21 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         process.process().wait().unwrap();
         end(&world, place(name), &json!({"exitCode": 137, "reason": reason}));
     }
-    let told = verdict(&mut agent, "main");
+    let reported = verdict(&mut agent, "main");
     // A pod of one container has the container's limit, and more that counts against it.
     assert!(["container", "pod"].contains(&owners[0].as_str()), "{owners:?}");
-    assert_eq!((told.text("cause"), told.text("limit_scope")), ("oom_killed", &*owners[0]), "{told:?}");
-    assert_eq!(told.value.get("mismatch"), None, "{told:?}");
-    let told = verdict(&mut agent, "untold");
-    assert_eq!((told.text("cause"), told.text("mismatch")), ("oom_killed", "kill_not_in_status"), "{told:?}");
+    assert_eq!(
+        (reported.text("cause"), reported.text("limit_scope")),
+        ("oom_killed", &*owners[0]),
+        "{reported:?}"
+    );
+    assert_eq!(reported.value.get("mismatch"), None, "{reported:?}");
+    let reported = verdict(&mut agent, "untold");
+    assert_eq!(
+        (reported.text("cause"), reported.text("mismatch")),
+        ("oom_killed", "kill_not_in_status"),
+        "{reported:?}"
+    );
 
     // It kills a child; the main process survives that and ends of itself, and was started again.
     child.go().unwrap();
@@ -100,9 +108,13 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         })
     };
     write(&world, place("child"), &json!({"exitCode": 0, "reason": "OOMKilled"}), restarted, json!({}));
-    let told = verdict(&mut agent, "child");
-    assert_eq!((told.text("cause"), told.text("mismatch")), ("other", "only_a_child_killed"), "{told:?}");
-    assert!(told.text("mismatch_explanation").contains("the main process survived it"), "{told:?}");
+    let reported = verdict(&mut agent, "child");
+    assert_eq!(
+        (reported.text("cause"), reported.text("mismatch")),
+        ("other", "only_a_child_killed"),
+        "{reported:?}"
+    );
+    assert!(reported.text("mismatch_explanation").contains("the main process survived it"), "{reported:?}");
 
     // Somebody sends SIGKILL; who it was is to be seen from elsewhere.
     for process in &mut others {
@@ -125,26 +137,38 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     });
     let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
     write(&world, place("kubelet"), &killed, ended, evicted);
-    let told = verdict(&mut agent, "elsewhere");
-    assert_eq!((told.text("cause"), told.text("mismatch")), ("other", "killed_by_other_process"), "{told:?}");
-    let told = verdict(&mut agent, "kubelet");
+    let reported = verdict(&mut agent, "elsewhere");
     assert_eq!(
-        (told.text("cause"), told.text("mismatch")),
-        ("evicted_by_kubelet", "killed_by_eviction"),
-        "{told:?}"
+        (reported.text("cause"), reported.text("mismatch")),
+        ("other", "killed_by_other_process"),
+        "{reported:?}"
     );
-    let told = verdict(&mut agent, "unseen");
-    assert_eq!((told.text("cause"), told.text("mismatch")), ("oom_killed", "no_kill_seen"), "{told:?}");
-    assert_eq!(told.value["inferred"], true, "{told:?}");
+    let reported = verdict(&mut agent, "kubelet");
+    assert_eq!(
+        (reported.text("cause"), reported.text("mismatch")),
+        ("evicted_by_kubelet", "killed_by_eviction"),
+        "{reported:?}"
+    );
+    let reported = verdict(&mut agent, "unseen");
+    assert_eq!(
+        (reported.text("cause"), reported.text("mismatch")),
+        ("oom_killed", "no_kill_seen"),
+        "{reported:?}"
+    );
+    assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
     // A status that comes after the verdict is held against it all the same.
-    let told = verdict(&mut agent, "late");
-    assert_eq!((told.text("cause"), told.value.get("mismatch")), ("other", None), "{told:?}");
+    let reported = verdict(&mut agent, "late");
+    assert_eq!((reported.text("cause"), reported.value.get("mismatch")), ("other", None), "{reported:?}");
     end(&world, place("late"), &killed);
-    let told = agent
+    let reported = agent
         .wait_for("the late status", GUARD, |event| event.kind() == "container_status_mismatch")
         .unwrap();
-    assert_eq!((&*told.pod(), told.text("mismatch")), ("shop/late", "killed_by_other_process"), "{told:?}");
+    assert_eq!(
+        (&*reported.pod(), reported.text("mismatch")),
+        ("shop/late", "killed_by_other_process"),
+        "{reported:?}"
+    );
 
     // What was counted outlives the pods.
     while let Some(pod) = world.node.pods.pop() {

@@ -65,7 +65,7 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
         .unwrap();
 
     let before = node(&cluster, "n1");
-    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run=server"]);
+    let (code, reported, _) = clean(&kubeconfig, &["n1", "--dry-run=server"]);
     let lines = [
         "node/n1: taint eviction-agent.io/pid-pressure:PreferNoSchedule removed",
         "node/n1: taint eviction-agent.io/memory-pressure:NoSchedule removed",
@@ -73,25 +73,25 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
         "node/n1: condition EvictionAgentPIDPressure removed",
     ];
     let dry: String = lines.iter().map(|line| format!("{line} (server dry run)\n")).collect();
-    assert_eq!((code, told), (0, dry));
-    let (code, told, _) = clean(&kubeconfig, &["n1", "--dry-run"]);
+    assert_eq!((code, reported), (0, dry));
+    let (code, reported, _) = clean(&kubeconfig, &["n1", "--dry-run"]);
     let dry: String = lines.iter().map(|line| format!("{line} (dry run)\n")).collect();
-    assert_eq!((code, told), (0, dry));
+    assert_eq!((code, reported), (0, dry));
     assert_eq!(node(&cluster, "n1"), before);
 
-    let (code, told, _) = clean(&kubeconfig, &["n1", "n2"]);
+    let (code, reported, _) = clean(&kubeconfig, &["n1", "n2"]);
     let done: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    assert_eq!((code, told), (0, format!("{done}node/n2: nothing to remove\n")));
-    let (code, told, _) = clean(&kubeconfig, &["--all"]);
-    assert_eq!((code, &*told), (0, "node/n1: nothing to remove\nnode/n2: nothing to remove\n"));
+    assert_eq!((code, reported), (0, format!("{done}node/n2: nothing to remove\n")));
+    let (code, reported, _) = clean(&kubeconfig, &["--all"]);
+    assert_eq!((code, &*reported), (0, "node/n1: nothing to remove\nnode/n2: nothing to remove\n"));
     let after = node(&cluster, "n1");
     assert_eq!(after["spec"]["taints"], others);
     assert_eq!(kinds(&after), ["MemoryPressure", "Ready"]);
     assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
 
     assert_eq!(clean(&kubeconfig, &["--all", "n1"]).0, 2, "all nodes, or some");
-    let (code, told, error) = clean(&kubeconfig, &["n9", "n1"]);
-    assert_eq!((code, &*told), (1, "node/n1: nothing to remove\n"), "one that fails keeps back no other");
+    let (code, reported, error) = clean(&kubeconfig, &["n9", "n1"]);
+    assert_eq!((code, &*reported), (1, "node/n1: nothing to remove\n"), "one that fails keeps back no other");
     assert_eq!(error, "error: read node n9: there is no such node\n");
     let (code, _, error) = clean(&kubeconfig, &["No_Name"]);
     assert!(code == 1 && error.contains("`No_Name` is no name of a node"), "{code} {error}");

@@ -75,7 +75,7 @@ pub(crate) fn options(
     let state = node.file("state");
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
-    // What the fixture says by itself; a new argument has to be told to it.
+    // What the fixture says by itself; a new argument has to be passed to it.
     for name in ["--output", "--log-format", "--listen-address"] {
         assert!(given.remove(name).is_some(), "{name}");
     }

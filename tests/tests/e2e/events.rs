@@ -1,4 +1,4 @@
-//! What the API server is told: evictions, kills by the kernel and thresholds, as events, and in how
+//! What the API server gets: evictions, kills by the kernel and thresholds, as events, and in how
 //! few requests.
 
 use std::time::{Duration, Instant};
@@ -111,7 +111,7 @@ fn is(kind: &'static str) -> impl Fn(&Event) -> bool {
 }
 
 #[test]
-fn an_eviction_is_told_as_the_kubelet_tells_its_own_and_a_threshold_on_the_node() {
+fn an_eviction_is_reported_as_the_kubelet_reports_its_own_and_a_threshold_on_the_node() {
     let pods = ["hog", "quiet"].map(|name| PodSpec::new("shop", name, &["main"], 8));
     let Some(mut world) = World::new("events", pods) else { return };
     let mut hog = world.workload(0, &["--on-term", "ignore", "hold", "--size", "270M"]);
@@ -172,23 +172,23 @@ fn an_eviction_is_told_as_the_kubelet_tells_its_own_and_a_threshold_on_the_node(
 }
 
 #[test]
-fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
+fn kills_are_reported_on_their_pod_and_repeats_are_one_series() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
     let Some(world) = World::new("events-series", [pod]) else { return };
     let mut parent = world.workload(0, &["child", "--size", "64M", "--times", "5"]);
     let mut agent = world.start(&far());
     parent.go().unwrap();
-    let told = agent.wait_for("of the kill", GUARD, is("oom_kill")).unwrap();
+    let reported = agent.wait_for("of the kill", GUARD, is("oom_kill")).unwrap();
     let events = world
         .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 5);
     let [event] = &events[..] else { panic!("one series: {events:?}") };
     let note = event["note"].as_str().unwrap();
-    let pid = told.number("pid").unwrap();
+    let pid = reported.number("pid").unwrap();
     // A pod of one container has the container's limit, and more that counts against it.
-    let owner = told.text("limit_scope");
-    assert!(["container", "pod"].contains(&owner), "{told:?}");
+    let owner = reported.text("limit_scope");
+    assert!(["container", "pod"].contains(&owner), "{reported:?}");
     // Both counts may have moved: a charge that failed at the one found room before anybody died.
-    let inferred = if told.value["inferred"] == true { " (inferred)" } else { "" };
+    let inferred = if reported.value["inferred"] == true { " (inferred)" } else { "" };
     let begin = format!(
         "kernel OOM kill of workload (pid {pid}, a child process) in container app of shop/web: limit of the {owner}{inferred}, "
     );
@@ -202,8 +202,8 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
     }
     assert_eq!(annotations["eviction-agent.io/limit"], (16 * MIB).to_string());
     for name in ["pid", "usage", "anon", "file", "shmem"] {
-        let told = told.number(name).unwrap().to_string();
-        assert_eq!(annotations[format!("eviction-agent.io/{name}")], told, "{name}");
+        let reported = reported.number(name).unwrap().to_string();
+        assert_eq!(annotations[format!("eviction-agent.io/{name}")], reported, "{name}");
     }
     assert!(event["series"]["lastObservedTime"].as_str().unwrap() > event["eventTime"].as_str().unwrap());
     assert_eq!(event["regarding"]["uid"], world.node.pods[0].uid());
@@ -216,7 +216,7 @@ fn kills_are_told_on_their_pod_and_repeats_are_one_series() {
 }
 
 #[test]
-fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every_kill_is_told() {
+fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every_kill_is_reported() {
     const PODS: u32 = 20;
     const EACH: u32 = 50;
     let pods = (0..PODS)
@@ -262,7 +262,7 @@ fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every
 }
 
 #[test]
-fn what_could_not_be_told_is_told_when_the_server_is_back_and_a_missing_right_is_said() {
+fn what_could_not_be_reported_is_reported_when_the_server_is_back_and_a_missing_right_is_logged() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
     let Some(world) = World::new("events-outage", [pod]) else { return };
     let mut parent = world.workload(0, &["child", "--size", "64M", "--times", "3"]);
@@ -276,7 +276,11 @@ fn what_could_not_be_told_is_told_when_the_server_is_back_and_a_missing_right_is
         .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 3);
     let [event] = &events[..] else { panic!("{events:?}") };
     let first = agent.wait_for("of the first kill", GUARD, is("oom_kill")).unwrap();
-    assert_eq!(event["eventTime"].as_str().unwrap()[..19], first.text("at")[..19], "it is told when it was");
+    assert_eq!(
+        event["eventTime"].as_str().unwrap()[..19],
+        first.text("at")[..19],
+        "it is reported when it was"
+    );
 
     world.cluster.set_rules("agent", &agent::watching_rules()).unwrap();
     let client = world.cluster.client(&world.cluster.token("agent").unwrap()).unwrap();

@@ -110,7 +110,7 @@ fn a_slow_server_is_asked_all_the_same() {
 }
 
 #[test]
-fn where_it_is_told_to_the_victim_is_killed_instead() {
+fn with_kill_the_victim_is_killed_instead() {
     let Some(world) = World::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
     let hands = json!({"whenAPIServerDown": "Kill"});
@@ -138,7 +138,7 @@ fn wait_for_freeze(agent: &mut Agent, state: &str) -> Event {
 }
 
 #[test]
-fn where_it_is_told_to_the_victim_is_frozen_until_the_server_is_back() {
+fn with_freeze_the_victim_is_frozen_until_the_server_is_back() {
     let Some(world) = World::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&world.cluster).unwrap();
     let options = world.options("evict", &hard(), &json!({"whenAPIServerDown": "Freeze"}), proxy.port());

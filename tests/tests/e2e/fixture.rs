@@ -17,7 +17,7 @@ pub(crate) fn interrupt() -> &'static Interrupt {
     })
 }
 
-/// A cluster; nothing where Kubernetes' programs are not there, and then that is told.
+/// A cluster; nothing where Kubernetes' programs are not there, and says so.
 pub(crate) fn cluster(options: &Options) -> Option<Cluster> {
     match Binaries::find() {
         Ok(binaries) => Some(Cluster::start(&binaries, options, interrupt()).unwrap()),

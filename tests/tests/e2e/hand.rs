@@ -51,7 +51,7 @@ impl Fixture {
         Self { runtime, hand, outcomes, decisions: 0 }
     }
 
-    /// Orders an eviction, and hands back the next thing that is told of it.
+    /// Orders an eviction, and returns the next result.
     fn order(&mut self, pod: &PodName, grace: i64, ignores_budget: bool) -> (ApiOperation, ApiResult) {
         self.decisions += 1;
         let order = EvictionRequest {
@@ -199,7 +199,7 @@ fn a_budget_is_asked_and_only_then_ignored() {
 }
 
 #[test]
-fn a_missing_right_is_told_and_costs_no_pod() {
+fn a_missing_right_is_reported_and_costs_no_pod() {
     let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let mut hand = Fixture::new(&cluster, "hand", &json!([]), EvictorConfig::default());
@@ -251,13 +251,13 @@ fn what_became_of_a_request_without_an_answer_is_found_out_and_not_tried_again()
     assert!(matches!(answered, ApiResult::Unknown { .. }), "{answered:?}");
     cluster.thaw_server().unwrap();
     let found = hand.next().1;
-    // The server gave up with the connection, or it did not: what is told is what is.
-    let told = match found {
+    // The server gave up with the connection, or it did not: what is reported is what is.
+    let reported = match found {
         ApiResult::Accepted => true,
         ApiResult::NotSent { .. } => false,
         other => panic!("{other:?}"),
     };
-    assert_eq!(is_going(&cluster, &web), told);
+    assert_eq!(is_going(&cluster, &web), reported);
 
     // Nobody is there: nothing was sent, and that is known.
     cluster.kill_server().unwrap();

@@ -188,7 +188,7 @@ fn conditions_and_taints_follow_the_pressure_over_a_restart_and_a_new_node() {
     );
     wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 0.0);
 
-    // Another node under the name of this one is told as well, and is no change of the pressure.
+    // Another node under the name of this one is reported as well, and is no change of the pressure.
     let mut steady = world.hog(0, "190M");
     world.taint(Some("PreferNoSchedule"));
     let before = world.condition("True", "SoftEvictionThresholdMet");
@@ -202,7 +202,7 @@ fn conditions_and_taints_follow_the_pressure_over_a_restart_and_a_new_node() {
     assert!(agent.stop().unwrap().success());
 }
 
-/// Adds and removes a taint of its own, as those do who test the version, until told to stop.
+/// Adds and removes a taint of its own, as those do who test the version, until stopped.
 fn rival(client: &Client, key: &str, stop: &AtomicBool) -> u32 {
     let mut writes = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -276,7 +276,7 @@ fn what_the_node_says_is_true_again_after_an_outage() {
     let mut agent = world.start(&kubelet("1s"), proxy.port());
     let calm = world.condition("False", "NoEvictionThresholdMet");
     proxy.refuse();
-    // It came and went while nobody could be told, and came again.
+    // It came and went while nothing could be reported, and came again.
     let raised = |agent: &mut Agent, times: usize| {
         fixture::interrupt()
             .until("the condition is raised", GUARD, || {
@@ -301,7 +301,10 @@ fn what_the_node_says_is_true_again_after_an_outage() {
     proxy.reopen();
     world.taint(Some("PreferNoSchedule"));
     let late = world.condition("True", "SoftEvictionThresholdMet");
-    assert!(time(&late, "lastTransitionTime") <= reopened, "it changed before anybody could be told: {late}");
+    assert!(
+        time(&late, "lastTransitionTime") <= reopened,
+        "it changed before anybody could be reported: {late}"
+    );
     assert!(time(&late, "lastTransitionTime") >= time(&calm, "lastTransitionTime"), "{late}");
     // Nothing of what was the case meanwhile is replayed.
     let events = agent.heard().unwrap().iter().filter(|it| it.kind() == "condition").count();

@@ -1,4 +1,4 @@
-//! The proxy lets everything pass, and does the harm that it is told to do.
+//! The proxy lets everything pass, and breaks what it is set to break.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn names(client: &Client) -> Vec<String> {
 }
 
 /// Names that a watch tells until it ends or falls silent for so long.
-fn told(client: &Client, silence: Duration) -> Vec<String> {
+fn reported(client: &Client, silence: Duration) -> Vec<String> {
     let mut watch = client.watch(WATCH).unwrap();
     let mut names = Vec::new();
     while let Ok(Some(event)) = watch.next(silence) {
@@ -41,7 +41,7 @@ fn client(cluster: &Cluster, proxy: &Proxy, token: &str) -> Client {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
-fn what_the_proxy_is_told_to_break_is_broken() {
+fn the_proxy_breaks_what_it_is_set_to_break() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     for name in ["a", "b"] {
@@ -99,7 +99,7 @@ fn what_the_proxy_is_told_to_break_is_broken() {
     }
 
     // Watches: closed, rewritten, repeated and out of order.
-    assert_eq!(told(&through, Duration::from_secs(1)), ["a", "b", "unknown"]);
+    assert_eq!(reported(&through, Duration::from_secs(1)), ["a", "b", "unknown"]);
     proxy.on(When::any().watch(true).times(1), Fault::Close(Duration::from_secs(1)));
     let mut watch = through.watch(WATCH).unwrap();
     while watch.next(PATIENCE).unwrap().is_some() {}
@@ -113,7 +113,7 @@ fn what_the_proxy_is_told_to_break_is_broken() {
         vec![event.clone(), first, event]
     };
     proxy.on(When::any().watch(true), Fault::Rewrite(Rewrite::new(swap)));
-    assert_eq!(told(&through, Duration::from_secs(1)), ["b", "a", "b"]);
+    assert_eq!(reported(&through, Duration::from_secs(1)), ["b", "a", "b"]);
     proxy.heal();
     proxy.on(
         When::any().watch(false),

@@ -52,7 +52,7 @@ fn killed_at_any_instant_it_asks_once_and_for_nobody_else() {
         agent.kill().unwrap();
         let mut agent = start(&options);
         outcome(&mut agent, name, "accepted");
-        // The memory is not back, and nobody was told otherwise: looks go on, decisions do not.
+        // The memory is not back, and nothing else was reported: looks go on, decisions do not.
         fixture::interrupt().sleep(Duration::from_secs(2)).unwrap();
         assert_eq!((asked(&proxy, name), asked(&proxy, "next")), (1, 0), "kill {kill}");
         assert!(world.is_going(name) && !world.is_going("next"));

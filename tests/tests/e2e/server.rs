@@ -96,13 +96,13 @@ fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
     cluster.run_pod(&manifest::pod("web", "n1")).unwrap();
     cluster.run_pod(&manifest::pod("elsewhere", "n2")).unwrap();
     cluster.finish_pod("default", "web").unwrap();
-    let mut told = Vec::new();
-    while told.last().is_none_or(|kind| kind != "DELETED") {
+    let mut reported = Vec::new();
+    while reported.last().is_none_or(|kind| kind != "DELETED") {
         let event = watch.next(PATIENCE).unwrap().expect("an event");
         assert_eq!(event["object"]["metadata"]["name"], "web", "{event}");
-        told.push(event["type"].as_str().unwrap().to_owned());
+        reported.push(event["type"].as_str().unwrap().to_owned());
     }
-    assert_eq!(told, ["ADDED", "MODIFIED", "MODIFIED", "DELETED"], "made, running, deleted, gone");
+    assert_eq!(reported, ["ADDED", "MODIFIED", "MODIFIED", "DELETED"], "made, running, deleted, gone");
 
     // The same server, after it was frozen and killed.
     cluster.freeze_server().unwrap();
@@ -134,8 +134,8 @@ fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
         assert_eq!(seen["metadata"]["uid"], pod.uid());
         assert_eq!(seen["status"]["qosClass"], "Burstable");
         assert_eq!(seen["spec"]["priority"], pod.spec().priority.unwrap_or(0));
-        let told = seen["status"]["containerStatuses"].as_array().unwrap();
-        let ids: Vec<_> = told.iter().map(|it| it["containerID"].as_str().unwrap().to_owned()).collect();
+        let reported = seen["status"]["containerStatuses"].as_array().unwrap();
+        let ids: Vec<_> = reported.iter().map(|it| it["containerID"].as_str().unwrap().to_owned()).collect();
         let made: Vec<_> = pod.containers.iter().map(|it| format!("containerd://{}", it.id)).collect();
         assert_eq!(ids, made);
         let hash = seen["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str();
@@ -156,7 +156,7 @@ fn nothing_is_left_of_a_cluster() {
     assert!(pids.iter().all(|&pid| tests::process::is_alive(pid)));
     let story = std::thread::spawn(move || {
         let _cluster = cluster;
-        panic!("a story that fails, as is told above");
+        panic!("a story that fails, as is reported above");
     });
     assert!(story.join().is_err());
     assert!(!folder.exists());

@@ -10,8 +10,8 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
+use tests::report_finding;
 use tests::stamps::{Record, STEP};
-use tests::tell;
 use tests::workload::Workload;
 
 use crate::MIB;
@@ -153,7 +153,7 @@ fn the_parent_alone_may_stand_still() {
         }
     }
     let verdict = if worst > 2 * TOLERANCE { "stale" } else { "current" };
-    tell("memory.stat of a parent", &format!("{verdict}, {} MiB behind", worst >> 20));
+    report_finding("memory.stat of a parent", &format!("{verdict}, {} MiB behind", worst >> 20));
 }
 
 #[test]

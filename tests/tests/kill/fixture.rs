@@ -68,9 +68,9 @@ impl Fixture {
 
     pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<Acting, StartError> {
         let (sender, outcomes) = mpsc::channel(64);
-        let (told, reaped) = channel();
+        let (reported, reaped) = channel();
         let executor = Killer::new(config, sender, move |reaped| {
-            let _ = told.send(reaped);
+            let _ = reported.send(reaped);
         })?;
         Ok(Acting { executor, outcomes, reaped, decisions: 0 })
     }

@@ -30,7 +30,7 @@ fn a_dry_run_says_who_and_signals_nobody() {
 }
 
 #[test]
-fn a_second_acting_killer_is_refused_and_told_who_the_first_is() {
+fn a_second_acting_killer_is_refused_and_its_error_names_the_first() {
     let fixture = Fixture::new("second");
     let root = dirs_of(fixture.subtree.root());
     // Another program that has locked the node's root stands for the first agent.

@@ -31,7 +31,7 @@ fn event(cluster: &mut Cluster, name: &str) -> Value {
 }
 
 #[test]
-fn a_child_and_a_main_process_that_the_kernel_kills_are_told_apart() {
+fn a_child_and_a_main_process_that_the_kernel_kills_are_distinguished() {
     let Some(mut world) = World::small(&Options::default()) else { return };
     // They begin when their names are known.
     let child = world.image("oom-child", "sleep 5; tail /dev/zero; sleep 3; exit 0");
@@ -44,16 +44,16 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_told_apart() {
     }
     let cluster = &mut world.cluster;
     for (name, victim) in [("child", "child"), ("main", "init")] {
-        let told = agent.wait_for("the kill", GUARD, of_pod("oom_kill", name)).unwrap();
-        assert_eq!(told.text("victim"), victim, "{told:?}");
+        let reported = agent.wait_for("the kill", GUARD, of_pod("oom_kill", name)).unwrap();
+        assert_eq!(reported.text("victim"), victim, "{reported:?}");
         // A pod of one container has the container's limit, and more that counts against it.
-        assert!(["container", "pod"].contains(&told.text("limit_scope")), "{told:?}");
-        assert_eq!((told.text("container"), told.text("comm")), ("main", "tail"), "{told:?}");
+        assert!(["container", "pod"].contains(&reported.text("limit_scope")), "{reported:?}");
+        assert_eq!((reported.text("container"), reported.text("comm")), ("main", "tail"), "{reported:?}");
         let event = event(cluster, name);
         assert_eq!(event["metadata"]["annotations"]["eviction-agent.io/victim"], victim, "{event}");
         assert_eq!(
             event["metadata"]["annotations"]["eviction-agent.io/pid"],
-            told.number("pid").unwrap().to_string()
+            reported.number("pid").unwrap().to_string()
         );
         assert!(event["note"].as_str().unwrap().ends_with("; not an eviction"), "{event}");
     }

@@ -30,9 +30,9 @@ fn run<F: Future>(test: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
 }
 
-/// Whether nothing is told for a while.
-async fn is_quiet(told: impl Future) -> bool {
-    tokio::time::timeout(Duration::from_millis(200), told).await.is_err()
+/// Whether nothing is reported for a while.
+async fn is_quiet(reported: impl Future) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), reported).await.is_err()
 }
 
 fn root(cgroup_root: &Path) -> NodeRoot {

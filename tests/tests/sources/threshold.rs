@@ -19,7 +19,7 @@ fn folder(group: &Group) -> Option<PathBuf> {
 }
 
 #[test]
-fn a_crossing_is_told_in_both_directions() {
+fn a_crossing_is_reported_in_both_directions() {
     let subtree = Subtree::new("threshold").unwrap();
     subtree.root().limit_memory(128 * MIB).unwrap();
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory controller of version 1") };

@@ -30,7 +30,7 @@ fn thrash(group: &Group) -> Workload {
 }
 
 #[test]
-fn tasks_that_wait_for_memory_are_told() {
+fn tasks_that_wait_for_memory_are_reported() {
     let subtree = Subtree::new("trigger").unwrap();
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
@@ -46,7 +46,7 @@ fn tasks_that_wait_for_memory_are_told() {
 }
 
 #[test]
-fn the_end_of_the_group_is_told() {
+fn the_end_of_the_group_is_reported() {
     let subtree = Subtree::new("trigger-end").unwrap();
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory.pressure of version 2") };
@@ -62,7 +62,7 @@ fn the_end_of_the_group_is_told() {
 }
 
 #[test]
-fn a_limit_that_is_run_into_is_told_where_version_2_has_memory() {
+fn a_limit_that_is_run_into_is_reported_where_version_2_has_memory() {
     let subtree = Subtree::new("trigger-limit").unwrap();
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {

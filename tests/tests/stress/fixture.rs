@@ -116,7 +116,7 @@ impl Fixture {
         let mut hog = self.workload(&["grow", "--size", size, "--rate", rate]);
         self.until("the hog is killed", || !hog.process().is_running().unwrap());
         assert_eq!(self.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
-        self.until("the eviction is told", || self.metric("eviction_agent_evictions_total") == 1.0);
+        self.until("the eviction is reported", || self.metric("eviction_agent_evictions_total") == 1.0);
     }
 
     /// Ends it as an operator does.

@@ -39,7 +39,7 @@ fn what_found_no_room_is_counted_and_looked_for() {
     fixture.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());
     fixture
         .until("what was lost is counted", || fixture.metric("eviction_agent_bpf_events_lost_total") > 0.0);
-    fixture.until("the eviction is told", || fixture.metric("eviction_agent_evictions_total") == 1.0);
+    fixture.until("the eviction is reported", || fixture.metric("eviction_agent_evictions_total") == 1.0);
     assert_eq!(fixture.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
     assert!(fixture.stop().success());
 }

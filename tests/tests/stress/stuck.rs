@@ -44,7 +44,7 @@ fn lines_wait_for_a_reader_that_comes_late() {
     let fixture = Fixture::start(node, stdout, Stdio::null(), "info", &[]);
     let mut hog = fixture.workload(&["grow", "--size", "230M", "--rate", "400M"]);
     fixture.until("the hog is killed", || !hog.process().is_running().unwrap());
-    fixture.until("the eviction is told", || fixture.metric("eviction_agent_evictions_total") == 1.0);
+    fixture.until("the eviction is reported", || fixture.metric("eviction_agent_evictions_total") == 1.0);
     let reader = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(out)).unwrap());
     assert_eq!(fixture.dropped("output"), 0.0);
     assert!(fixture.stop().success());

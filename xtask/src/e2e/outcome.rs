@@ -103,7 +103,7 @@ mod tests {
         "\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.01s\n";
 
     #[test]
-    fn figures_are_told_with_the_verdict() {
+    fn measurements_are_printed_with_the_result() {
         let text = format!(
             "running 1 test\nSTORY {{\"timeline\":{{\"seen_us\":7}},\"values\":{{\"n\":3}}}}\ntest a::story ... ok\n{END}"
         );

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn each_program_is_run_and_its_end_told() {
+    fn each_program_is_run_and_its_end_printed() {
         let script = script(Cgroups::V2, &PROGRAMS.iter().collect::<Vec<_>>());
         for program in PROGRAMS {
             assert!(script.contains(&format!(

@@ -173,7 +173,7 @@ impl GuestResults {
             }
             Some(Kind::Tests) => {
                 self.stories.extend(rows(name, &Report::read(name, &output.join("\n"))));
-                self.stories.extend(output.iter().filter_map(|line| told_by_test(name, line)));
+                self.stories.extend(output.iter().filter_map(|line| finding_of_test(name, line)));
             }
             None => self.wrong.push(format!("{name} is not in the list of programs")),
         }
@@ -207,9 +207,9 @@ fn rows(name: &str, report: &Report) -> Vec<Story> {
     std::iter::once(own).chain(skips).map(Story::of).collect()
 }
 
-/// What a test found out of this kernel, past the harness's capture (`tests::tell`).
-fn told_by_test(name: &str, line: &str) -> Option<Story> {
-    let (what, found) = line.split_once("TOLD ")?.1.split_once(": ")?;
+/// What a test found out of this kernel, past the harness's capture (`tests::report_finding`).
+fn finding_of_test(name: &str, line: &str) -> Option<Story> {
+    let (what, found) = line.split_once("FOUND ")?.1.split_once(": ")?;
     let title = format!("{name} tests: {what}");
     Some(Story::of(json!({"story": title, "ok": true, "cell": found})))
 }

@@ -113,7 +113,7 @@ struct Figures {
     /// What the stories are, as the head of the table has it.
     title: &'static str,
     /// A story belongs to it if it has this value.
-    told_by: &'static str,
+    measured_by: &'static str,
     decimals: usize,
     /// The values and their titles.
     columns: &'static [(&'static str, &'static str)],
@@ -123,7 +123,7 @@ const FIGURES: [Figures; 2] = [
     // Ratios to other programs in the same guest; above 1 the agent is better.
     Figures {
         title: "overshoot beyond the threshold",
-        told_by: "times_less_at_death",
+        measured_by: "times_less_at_death",
         decimals: 1,
         columns: &[
             ("agent_signal_mib", "agent at the signal, MiB"),
@@ -139,7 +139,7 @@ const FIGURES: [Figures; 2] = [
     },
     Figures {
         title: "slowdown by the agent",
-        told_by: "slowdown",
+        measured_by: "slowdown",
         decimals: 2,
         columns: &[
             ("slowdown", "slower, %"),
@@ -152,11 +152,11 @@ const FIGURES: [Figures; 2] = [
 impl Figures {
     /// Nothing where nothing was measured.
     fn rows(&self, all: Guests<'_>) -> Option<Rows> {
-        let Self { title, told_by, decimals, columns } = self;
+        let Self { title, measured_by, decimals, columns } = self;
         let measured: Vec<_> = all
             .iter()
             .flat_map(|(machine, results)| results.stories.iter().map(|story| (machine.name, story)))
-            .filter(|(_, story)| story.value(told_by).is_some())
+            .filter(|(_, story)| story.value(measured_by).is_some())
             .collect();
         if measured.is_empty() {
             return None;
@@ -198,7 +198,7 @@ mod tests {
         );
         let two = format!(
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true, \"forced\": \"x\", \"values\": {{\"detected_by\": \"timer\"}}}}\n\
-             @@vm run bpf-oom\nrunning 1 test\ntest one ... TOLD what holds: this much\nok\n@@vm end\n"
+             @@vm run bpf-oom\nrunning 1 test\ntest one ... FOUND what holds: this much\nok\n@@vm end\n"
         );
         let text =
             render(&[(&MACHINES[0], GuestResults::read(&one)), (&MACHINES[1], GuestResults::read(&two))]);

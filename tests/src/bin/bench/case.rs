@@ -45,7 +45,7 @@ impl Hog {
         self != Self::PageCache
     }
 
-    /// What the workload is told.
+    /// The workload's arguments.
     pub(crate) fn arguments(self, size: u64, rate: Rate, stamps: &Path, disk: &Path) -> Vec<String> {
         let kind = match self {
             Self::Fresh | Self::Threads => "fresh",

@@ -60,22 +60,22 @@ impl<'a> CompetitorNamespace<'a> {
             inside.arg("--competitors-folder").arg(competitors);
         }
         inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?));
-        let told = competitor::output_alone(&inside, competitor.name(), &testbed.interrupt)?;
+        let reported = competitor::output_alone(&inside, competitor.name(), &testbed.interrupt)?;
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
-        Ok(self.run(&told, &record))
+        Ok(self.run(&reported, &record))
     }
 
-    fn run(&self, told: &Value, record: &Record) -> Option<Run> {
+    fn run(&self, reported: &Value, record: &Record) -> Option<Run> {
         let growth = self.case.hog.growth(record);
-        let crossed = told["crossed_ns"].as_u64()?;
+        let crossed = reported["crossed_ns"].as_u64()?;
         let (first, last) = (record.go?, growth.last()?);
         // What the hog was not there for was somebody else's growth.
-        if crossed <= first || crossed >= last.ns && told["dead_ns"].is_null() {
+        if crossed <= first || crossed >= last.ns && reported["dead_ns"].is_null() {
             return None;
         }
         let line = growth.bytes_at(crossed)?;
-        let dead = told["dead_ns"].as_u64();
+        let dead = reported["dead_ns"].as_u64();
         let decided = dead.map(|_| Decided {
             // A process that is killed touches nothing any more: that is when the signal came.
             at_ns: last.ns,

@@ -35,7 +35,7 @@ struct Figures {
     wakeups_per_second: f64,
 }
 
-/// Wake-ups are told for so long a time.
+/// Wake-ups are counted for so long.
 const SPAN_SECONDS: f64 = 120.0;
 
 impl Watched {

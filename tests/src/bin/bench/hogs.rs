@@ -167,9 +167,9 @@ fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
         inside.arg("--competitors-folder").arg(competitors);
     }
     inside.arg("--").args(arguments);
-    let told = competitor::output_alone(&inside, "earlyoom", &testbed.interrupt)?;
+    let reported = competitor::output_alone(&inside, "earlyoom", &testbed.interrupt)?;
     let oom_kills = node.pods[1].first()?.oom_kills()?;
-    let ended = told["ended"] == true;
+    let ended = reported["ended"] == true;
     let run = Run { beyond_mib: beyond(&node, others)?, oom_kills, ended, ..Run::default() };
     drop(quiet);
     Ok(run)

@@ -20,7 +20,7 @@ use crate::testbed::Testbed;
 /// As many as the kubelet allows on a node by default.
 pub(crate) const MOST_PODS: usize = 110;
 const CONTAINERS: &[&str] = &["one", "two", "three"];
-/// A bound for what runs here. The agent is told of a node of 64 GiB, as such a node would have:
+/// A bound for what runs here. The agent gets a node of 64 GiB, as such a node would have:
 /// it looks more often where a threshold could be reached within a second.
 const BOUND: u64 = 2048 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;

@@ -16,7 +16,7 @@ use crate::testbed::Testbed;
 
 /// A bound for what runs here.
 const BOUND: u64 = 256 * MIB;
-/// The agent is told of so much where every line is to be far.
+/// The agent gets so much where every threshold is to be far.
 const FAR: u64 = 64 * 1024 * MIB;
 /// And of so much, with this threshold, where the line is to be near and not to be crossed.
 const NEAR: u64 = 96 * MIB;
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-/// Pairs for each place and each of `backends`; without any the agent chooses. `stories` are told of each task as well.
+/// Pairs for each place and each of `backends`; without any the agent chooses. Prints `stories` of each task as well.
 pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
     let mut site = Site::new(testbed)?;
     let agent = site.agent(testbed, Place::Calm, None)?;

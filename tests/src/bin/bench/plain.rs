@@ -123,7 +123,7 @@ impl Thread {
 /// Between two looks at whether it is over.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// When it decided; `None` if it was told to end before.
+/// When it decided; `None` if it was ended before.
 fn watch(
     group: &Group,
     means: Means,
@@ -139,14 +139,14 @@ fn watch(
             return Ok(None);
         }
         let left = Duration::from_nanos(due.saturating_sub(clock::now())).min(PATIENCE);
-        let told = match armed {
+        let reported = match armed {
             Some(armed) => wait(armed, left)?,
             None => {
                 std::thread::sleep(left);
                 false
             }
         };
-        if !told && clock::now() < due {
+        if !reported && clock::now() < due {
             continue;
         }
         if clock::now() >= due {
@@ -182,10 +182,10 @@ fn arm(group: &Group) -> Result<OwnedFd> {
     let folder = group.dir(Hierarchy::Memory).context("usage thresholds are cgroup v1's")?;
     let usage = folder.join("memory.usage_in_bytes");
     let usage = File::open(&usage).with_context(|| format!("open {}", usage.display()))?;
-    let told = eventfd(0, EventfdFlags::CLOEXEC).context("make an eventfd")?;
+    let reported = eventfd(0, EventfdFlags::CLOEXEC).context("make an eventfd")?;
     let line = LINE + group.memory_stat("inactive_file")?;
-    let text = format!("{} {} {line}", told.as_raw_fd(), usage.as_raw_fd());
+    let text = format!("{} {} {line}", reported.as_raw_fd(), usage.as_raw_fd());
     let control = folder.join("cgroup.event_control");
     std::fs::write(&control, text).with_context(|| format!("write to {}", control.display()))?;
-    Ok(told)
+    Ok(reported)
 }

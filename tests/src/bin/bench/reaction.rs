@@ -17,7 +17,7 @@ use crate::testbed::Testbed;
 
 /// At most so many runs for each that counts.
 const TRIES: usize = 3;
-/// Less overshoot than this cannot be told from none: the hog's own clock knows 64 pages.
+/// Less overshoot than this cannot be distinguished from none: the hog's own clock knows 64 pages.
 const LEAST_MIB: f64 = 0.25;
 /// Competitors let a hog run on for a while: what they are measured by must be longer than that.
 const FAR: u64 = 1024 * MIB;

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crossing_is_told_by_both_clocks() {
+    fn a_crossing_is_reported_by_both_clocks() {
         let mut runs = Runs::new(Case::new(1), None);
         let crossed = climb().crossed().unwrap();
         runs.add(Run {

@@ -1,4 +1,4 @@
-//! A kill that was brought about, and what has to be told of it.
+//! A kill that was brought about, and what the agent has to report of it.
 
 /// By what limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Level {
     }
 }
 
-/// What has to be told.
+/// What has to be reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
     pub(crate) level: Level,

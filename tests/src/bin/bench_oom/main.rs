@@ -2,12 +2,12 @@
 //! agent tells of, and whether it names the right victim, group and owner of the limit.
 //!
 //! `cargo xtask bench oom` builds the agent as it is shipped and runs this. It fails if one kill is
-//! missing, told twice, or blamed on somebody else.
+//! missing, reported twice, or blamed on somebody else.
 #![forbid(unsafe_code)]
 
 mod kill;
+mod reported;
 mod testbed;
-mod told;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use tests::interrupt::{self, Interrupt};
 use tests::{agent, workload};
 
 use crate::kill::Level;
+use crate::reported::Tally;
 use crate::testbed::Testbed;
-use crate::told::Tally;
 
 /// No program tells of kills.
 const NONE: &str = "none";
@@ -79,7 +79,7 @@ fn run(args: &Args) -> Result<bool> {
         }
     };
     let backend = testbed.backend();
-    // As the table of guests has it: what was told, and by which backend, forced if others were denied.
+    // As the table of guests has it: what was reported, and by which backend, forced if others were denied.
     let story = |mut row: Value, name: &str| {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
@@ -113,21 +113,21 @@ fn run(args: &Args) -> Result<bool> {
     }
     if backend == NONE {
         let counted = testbed::kills_of_the_machine()? - counted;
-        let (_, unattributed) = testbed.told(counted)?;
+        let (_, unattributed) = testbed.reported(counted)?;
         let ok = unattributed == counted;
         let row = json!({"bench": "oom", "case": "counted alone", "ok": ok, "killed": counted, "unattributed": unattributed});
         emit(&story(row, "counted alone"));
         eprintln!(
-            "no source of OOM kills can be used here: of {counted} that the kernel counts {unattributed} are told"
+            "no source of OOM kills can be used here: of {counted} that the kernel counts {unattributed} are reported"
         );
         return Ok(ok);
     }
-    let (told, unattributed) = testbed.told(expected.len() as u64)?;
-    let strange = told::strangers(&expected, &told);
+    let (reported, unattributed) = testbed.reported(expected.len() as u64)?;
+    let strange = reported::strangers(&expected, &reported);
     let mut all_right = unattributed == 0 && strange == 0;
     let mut text = String::new();
     for level in Level::ALL {
-        let tally = Tally::of(level, &expected, &told);
+        let tally = Tally::of(level, &expected, &reported);
         if tally.killed > 0 {
             emit(&story(tally.row(), level.name()));
             text.push_str(&tally.line());
@@ -136,7 +136,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     let beside = unattributed == 0 && strange == 0;
     let row = json!({"bench": "oom", "case": "beside", "ok": beside, "unattributed": unattributed, "strange": strange});
-    emit(&story(row, "no other told"));
+    emit(&story(row, "no other reported"));
     text.push_str(&format!("unattributed {unattributed}, of nobody's killing {strange}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
     Ok(all_right)

@@ -87,7 +87,7 @@ impl Testbed {
         if level == Level::Fleeting {
             self.serial += 1;
             let id = container_id(u64::MAX - self.serial);
-            // No status has told its name: the start of its id stands for it.
+            // No status has its name: the start of its id stands for it.
             name = id[..12].to_owned();
             container = pod_group.group(&id)?;
         }
@@ -203,21 +203,21 @@ impl Testbed {
         Ok(format!("/{}", below.display()))
     }
 
-    /// Waits until the agent has told of so many kills, or has nothing more to tell; and how many
+    /// Waits until the agent has reported so many kills, or reports no more; and how many
     /// it has only counted.
-    pub(crate) fn told(&mut self, kills: u64) -> Result<(Vec<Event>, u64)> {
+    pub(crate) fn reported(&mut self, kills: u64) -> Result<(Vec<Event>, u64)> {
         let end = Instant::now() + GUARD;
         let mut settled = false;
         loop {
             self.interrupt.sleep(Duration::from_millis(500))?;
-            let told = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
-            let told: Vec<Event> = told.cloned().collect();
-            let unattributed: u64 = told.iter().filter_map(|event| event.number("unattributed")).sum();
-            if unattributed.max(told.len() as u64) >= kills && !settled {
+            let reported = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
+            let reported: Vec<Event> = reported.cloned().collect();
+            let unattributed: u64 = reported.iter().filter_map(|event| event.number("unattributed")).sum();
+            if unattributed.max(reported.len() as u64) >= kills && !settled {
                 settled = true;
                 self.interrupt.sleep(SETTLE)?;
             } else if settled || Instant::now() >= end {
-                return Ok((told, unattributed));
+                return Ok((reported, unattributed));
             }
         }
     }

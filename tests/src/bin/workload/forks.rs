@@ -71,7 +71,7 @@ impl Shared {
     }
 }
 
-/// Forks as told, until the end of the process.
+/// Forks by its arguments, until the end of the process.
 pub(crate) fn run(forks: &ForksArgs, starter: Pid, stamps: Writer) -> Result<()> {
     // SAFETY: changes the disposition of a signal to one that reaps children by itself.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } == libc::SIG_ERR {

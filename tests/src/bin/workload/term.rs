@@ -16,7 +16,7 @@ struct Term {
 
 static TERM: OnceLock<Term> = OnceLock::new();
 
-/// Stamps each SIGTERM, then does as told. Children inherit it.
+/// Stamps each SIGTERM, then does what its arguments say. Children inherit it.
 pub(crate) fn install(stamps: Writer, on_term: OnTerm, delay: Duration) -> Result<()> {
     TERM.get_or_init(|| Term {
         stamps,

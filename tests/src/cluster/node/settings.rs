@@ -1,4 +1,4 @@
-//! What containerd and the kubelet are told.
+//! Settings of containerd and the kubelet.
 
 use std::fs;
 use std::path::{Path, PathBuf};

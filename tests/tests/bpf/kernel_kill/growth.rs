@@ -79,10 +79,10 @@ fn grow_with_the_cache_full(
     let mut fixture = fixture();
     let order = change(node.order(&mut fixture));
     fixture.kernel.arm_kill(&order).unwrap();
-    process.tell(step);
+    process.send(step);
     if hits {
         assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
-        fixture.wait("the record", |told| !told.kernel_kills.is_empty());
+        fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
     } else {
         assert_eq!(process.answer(), "ok");
         assert_not_killed(&mut fixture, "usage_not_grown");
@@ -98,7 +98,7 @@ fn with_a_full_page_cache_it_kills_while_the_sample_is_young() {
         let still_until_ns = if young { u64::MAX } else { 0 };
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns, ..order };
         let fixture = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
-        assert!(fixture.told.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
+        assert!(fixture.events.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
     }
 }
 
@@ -114,7 +114,7 @@ fn with_a_full_page_cache_it_kills_who_takes_huge_pages() {
     for _ in 0..4 {
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns: u64::MAX, ..order };
         let fixture = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
-        let kill = &fixture.told.kernel_kills[0];
+        let kill = &fixture.events.kernel_kills[0];
         assert!(kill.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {kill:?}");
         later += u32::from(kill.grown > DISTANCE + 3 * MIB);
     }
@@ -146,16 +146,16 @@ fn growth_counts_from_the_sample_of_the_kill_order() {
     fixture.kernel.arm_kill(&second).unwrap();
     process.step("touch 32");
     fixture.drain();
-    assert_eq!(fixture.told.kernel_kills, [], "64 MiB in all, but 32 since the sample");
+    assert_eq!(fixture.events.kernel_kills, [], "64 MiB in all, but 32 since the sample");
     // The next sample is marked, and the kill order of the one before still stands.
     fixture.kernel.mark_sample(node.root.id()).unwrap();
-    process.tell(TOO_MUCH);
+    process.send(TOO_MUCH);
     assert_eq!(process.ended_by(), Some(9));
-    fixture.wait("the record", |told| !told.kernel_kills.is_empty());
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
     assert!(
-        fixture.told.kernel_kills[0].usage < second.max_working_set.unwrap() + 3 * MIB,
+        fixture.events.kernel_kills[0].usage < second.max_working_set.unwrap() + 3 * MIB,
         "{:?}",
-        fixture.told.kernel_kills
+        fixture.events.kernel_kills
     );
 }
 
@@ -167,5 +167,5 @@ fn processes_that_come_and_go_have_not_grown() {
     process.step("touch 40");
     process.step("forks 20");
     fixture.drain();
-    assert_eq!(fixture.told.kernel_kills, []);
+    assert_eq!(fixture.events.kernel_kills, []);
 }

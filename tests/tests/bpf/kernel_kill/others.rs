@@ -25,7 +25,7 @@ impl Charged {
         Self { node, fixture, _watcher: watcher, folder }
     }
 
-    fn tell(&self, process: &mut Stepper, step: &str) {
+    fn send(&self, process: &mut Stepper, step: &str) {
         process.step(&format!("{step} {}", self.folder.path().display()));
     }
 }
@@ -36,7 +36,7 @@ fn who_is_charged_for_by_another_is_let_be_and_so_is_the_other() {
     let mut charged = Charged::new();
     let before = charged.node.victim.usage();
     let mut other = Stepper::start(&charged.node.other);
-    charged.tell(&mut other, "stir");
+    charged.send(&mut other, "stir");
     assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
     assert_not_killed(&mut charged.fixture, "remote_charge");
     other.step("touch 1");
@@ -47,7 +47,7 @@ fn a_task_without_memory_is_let_be() {
     need_bpf!();
     let mut charged = Charged::new();
     let mut ending = Stepper::start(&charged.node.victim);
-    charged.tell(&mut ending, "open");
+    charged.send(&mut ending, "open");
     assert_eq!(suppressed(&charged.fixture, "kernel_thread"), 0);
     // Its files are closed after its memory was given back.
     let before = charged.node.victim.usage();
@@ -83,6 +83,6 @@ fn half_a_verdict_ends_nobody() {
     process.step(TOO_MUCH);
     assert_not_killed(&mut fixture, "partial_write");
     map.set(0, whole, 0).unwrap();
-    process.tell("touch 16");
+    process.send("touch 16");
     assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
 }

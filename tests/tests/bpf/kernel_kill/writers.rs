@@ -93,10 +93,10 @@ fn a_writer_of_the_victim_is_killed_at_the_limit_and_once() {
     let container = testbed.victim.child("container");
     let mut writers = [(); 2].map(|()| Stepper::start(&container));
     let (number, before) = (testbed.arm(600 * SECOND), testbed.available());
-    writers[0].tell(&testbed.write("first"));
+    writers[0].send(&testbed.write("first"));
     assert_eq!(writers[0].ended_by(), Some(9));
-    testbed.fixture.wait("the event", |told| !told.kernel_kills.is_empty());
-    let kill = testbed.fixture.told.kernel_kills[0];
+    testbed.fixture.wait("the event", |reported| !reported.kernel_kills.is_empty());
+    let kill = testbed.fixture.events.kernel_kills[0];
     assert_eq!((kill.order, kill.cause, kill.error), (number, KernelKillCause::Disk, None));
     assert_eq!((kill.victim_id, kill.leaf_id), (testbed.victim.id(), container.id()));
     assert_eq!(kill.tgid, writers[0].pid());
@@ -106,7 +106,7 @@ fn a_writer_of_the_victim_is_killed_at_the_limit_and_once() {
     assert!((HEADROOM..HEADROOM + 3 * MIB).contains(&taken), "{taken}");
     writers[1].step(&testbed.write("second"));
     testbed.fixture.drain();
-    assert_eq!(testbed.fixture.told.kernel_kills.len(), 1, "the order was carried out");
+    assert_eq!(testbed.fixture.events.kernel_kills.len(), 1, "the order was carried out");
     assert!(testbed.fixture.kernel.disarm_disk_kill().unwrap());
 }
 
@@ -115,10 +115,10 @@ fn a_fault_in_a_mapped_file_counts_as_a_write() {
     let mut testbed = testbed!();
     let mut writer = Stepper::start(&testbed.victim);
     testbed.arm(600 * SECOND);
-    writer.tell(&testbed.step("map", "file"));
+    writer.send(&testbed.step("map", "file"));
     assert_eq!(writer.ended_by(), Some(9));
-    testbed.fixture.wait("the event", |told| !told.kernel_kills.is_empty());
-    assert_eq!(testbed.fixture.told.kernel_kills[0].tgid, writer.pid());
+    testbed.fixture.wait("the event", |reported| !reported.kernel_kills.is_empty());
+    assert_eq!(testbed.fixture.events.kernel_kills[0].tgid, writer.pid());
 }
 
 #[test]

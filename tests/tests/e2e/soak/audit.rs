@@ -68,15 +68,15 @@ pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected:
         decisions.filter(|it| it["kind"] == "decision").map(|mut it| it["decision"]["pass"].take());
     let recorded: Vec<Value> =
         decisions.filter(|it| it["evictions"].as_array().is_some_and(|all| !all.is_empty())).collect();
-    let mut told: Vec<&str> = heard
+    let mut reported: Vec<&str> = heard
         .iter()
         .filter(|event| event.kind() == "eviction_decision")
         .map(|event| event.text("pod_uid"))
         .collect();
     let mut went: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["evictions"])).collect();
-    told.sort_unstable();
+    reported.sort_unstable();
     went.sort_unstable();
-    assert_eq!(told, went, "each decision is recorded, and nothing else");
+    assert_eq!(reported, went, "each decision is recorded, and nothing else");
     for it in &recorded {
         let memory = it["signals"].as_array().unwrap().iter().find(|it| it["signal"] == "memory.available");
         let available = memory.unwrap()["available"].as_u64().unwrap();

@@ -24,7 +24,7 @@ pub(super) struct Case {
     rss: f64,
 }
 
-/// A bound for what runs here; the agent is told of a node of 64 GiB, as such a node would have.
+/// A bound for what runs here; the agent gets a node of 64 GiB, as such a node would have.
 const BOUND: u64 = 3072 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;
 const PIDS: u64 = 4096;

@@ -176,16 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn a_crossing_is_told_by_both_clocks_and_beside_the_server() {
+    fn a_crossing_is_reported_by_both_clocks_and_beside_the_server() {
         let mut figures = Figures::new(Way::EvictAndKill { mib: 256 });
         figures.add(run(1)).unwrap();
         assert_eq!((figures.good(), figures.number()), (1, 1));
         let rows = figures.rows();
-        let told = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
+        let reported = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
         let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 2000.0];
-        assert_eq!(told.map(|metric| figure(&rows, metric)), expected.map(Some));
-        let told = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
-        assert_eq!(told.map(|metric| figure(&rows, metric)), [1000.0, 200.0, 800.0, 900.0].map(Some));
+        assert_eq!(reported.map(|metric| figure(&rows, metric)), expected.map(Some));
+        let reported = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
+        assert_eq!(reported.map(|metric| figure(&rows, metric)), [1000.0, 200.0, 800.0, 900.0].map(Some));
     }
 
     #[test]

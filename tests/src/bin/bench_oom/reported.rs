@@ -1,4 +1,4 @@
-//! What the agent told, held against what was done.
+//! What the agent reported, held against what was done.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use tests::bench::row::Row;
 
 use crate::kill::{Kill, Level};
 
-/// How the kills of a level were told.
+/// How the kills of a level were reported.
 #[derive(Debug)]
 pub(crate) struct Tally {
     level: Level,
@@ -29,7 +29,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn of(level: Level, expected: &[Kill], told: &[Event]) -> Self {
+    pub(crate) fn of(level: Level, expected: &[Kill], reported: &[Event]) -> Self {
         let mut tally = Self {
             level,
             killed: 0,
@@ -43,7 +43,7 @@ impl Tally {
         };
         for kill in expected.iter().filter(|kill| kill.level == level) {
             tally.killed += 1;
-            let of_it: Vec<&Event> = told.iter().filter(|event| is_of(event, kill)).collect();
+            let of_it: Vec<&Event> = reported.iter().filter(|event| is_of(event, kill)).collect();
             match of_it.as_slice() {
                 [event] => tally.judge(kill, event),
                 events => {
@@ -77,11 +77,11 @@ impl Tally {
             self.delays.push(event.heard_ns.saturating_sub(stamp) as f64 / 1000.0);
         }
         if !(owner_right && names_right && whole) {
-            self.wrong.get_or_insert(format!("{kill:?} was told as {}", event.value));
+            self.wrong.get_or_insert(format!("{kill:?} was reported as {}", event.value));
         }
     }
 
-    /// Whether every one was told once, and told right.
+    /// Whether every one was reported once, and reported right.
     pub(crate) fn is_right(&self) -> bool {
         [self.once, self.owners_right, self.names_right, self.whole].iter().all(|n| *n == self.killed)
     }
@@ -132,6 +132,6 @@ fn victims(event: &Event) -> BTreeSet<u32> {
 }
 
 /// Lines about what was not killed here: of somebody else's processes on the machine.
-pub(crate) fn strangers(expected: &[Kill], told: &[Event]) -> usize {
-    told.iter().filter(|event| !expected.iter().any(|kill| is_of(event, kill))).count()
+pub(crate) fn strangers(expected: &[Kill], reported: &[Event]) -> usize {
+    reported.iter().filter(|event| !expected.iter().any(|kill| is_of(event, kill))).count()
 }
