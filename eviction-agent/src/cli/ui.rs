@@ -14,7 +14,7 @@ use super::report::WindowArgs;
 use crate::daemon::Failure;
 use crate::report::live::LiveReport;
 use crate::report::{Report, random};
-use crate::telemetry::http::page::{Asked, serve};
+use crate::telemetry::http::page::{PageRequest, serve};
 use crate::telemetry::live::state::NodeState;
 use std::io::Write as _;
 
@@ -60,11 +60,11 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let bound = listener.local_addr().map_err(failed)?;
     writeln!(out, "http://{bound}/{token}/")?;
     out.flush()?;
-    let body = move |asked| {
+    let body = move |request| {
         let report = source()?;
-        match asked {
-            Asked::Page => report.html().map_err(|error| error.to_string()),
-            Asked::Data => Ok(report.json()),
+        match request {
+            PageRequest::Page => report.html().map_err(|error| error.to_string()),
+            PageRequest::Data => Ok(report.json()),
         }
     };
     runtime.block_on(serve(listener, token, body));

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSaid, Service};
+use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Service};
 use crate::daemon::kubelet_api::{KubeletAnswer, KubeletClient};
 use crate::daemon::state::StateFile;
 use crate::error::{Failure, chain};
@@ -42,7 +42,7 @@ fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
 }
 
 /// When the configuration of the kubelet is requested again, if it is at all.
-fn ask_again(kubelet: &KubeletSaid) -> Option<Instant> {
+fn ask_again(kubelet: &KubeletSource) -> Option<Instant> {
     let pause = if kubelet.is_stand_in { TRY_AGAIN } else { ASK_AGAIN };
     kubelet.is_asked.then(|| Instant::now() + pause)
 }
@@ -206,7 +206,7 @@ impl Reload {
     }
 
     /// Notes the source of the settings of the kubelet. Its last response counts until there is another one.
-    fn note_source(&mut self, kubelet: &KubeletSaid) {
+    fn note_source(&mut self, kubelet: &KubeletSource) {
         self.ask_again = ask_again(kubelet);
         self.is_silent = kubelet.is_stand_in;
         if let Some(effective) = &kubelet.effective {

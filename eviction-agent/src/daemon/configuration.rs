@@ -16,7 +16,7 @@ use eviction_core::units::{GoDuration, ThresholdValue};
 use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
 use kubelet::Kubelet;
-pub(crate) use kubelet::KubeletSaid;
+pub(crate) use kubelet::KubeletSource;
 use serde::Serialize;
 
 use crate::daemon::check::NodeFacts;
@@ -76,7 +76,7 @@ pub(crate) struct Configuration {
     /// What takes effect at a start alone.
     pub(crate) service: Service,
     /// Where the kubelet's settings were found.
-    pub(crate) kubelet: KubeletSaid,
+    pub(crate) kubelet: KubeletSource,
     /// Every value of the agent's configuration, then of the kubelet's.
     pub(crate) settings: Vec<Setting>,
     /// What is accepted but will surprise, each with its file.
@@ -156,13 +156,13 @@ impl ConfigurationFiles {
                 (agent, kubelet)
             }
             Err(wrong) => {
-                // What is wrong with the other files is said with it.
+                // What is wrong with the other files is reported with it.
                 let mut causes = kubelet::problems_of_files(self);
                 causes.extend(problems("agent", wrong));
                 return Err(Failure::all(causes));
             }
         };
-        let Kubelet { configuration, said, notes: asked } = kubelet;
+        let Kubelet { configuration, source, notes: asked } = kubelet;
         let KubeletConfiguration {
             mut policy,
             container_runtime_endpoint,
@@ -205,7 +205,7 @@ impl ConfigurationFiles {
                 }),
                 recorder: agent.recorder,
             },
-            kubelet: said,
+            kubelet: source,
             settings: agent.settings.into_iter().chain(settings).collect(),
             notes: asked
                 .into_iter()

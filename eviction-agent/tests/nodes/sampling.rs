@@ -216,15 +216,15 @@ fn what_moved_is_read_before_what_is_above_it() {
     let node = Node::unpack(V2);
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
-    let look = |dirty: &[u64], sampler: &mut Sampler| {
+    let read = |charged: &[u64], sampler: &mut Sampler| {
         read_by(sampler, |sampler| {
-            sampler.sample_node(dirty);
+            sampler.sample_node(charged);
         })
     };
     let all = sampler.tree().groups().len();
-    assert_eq!(look(&[], &mut sampler).len(), all, "its first text is held against all of them");
+    assert_eq!(read(&[], &mut sampler).len(), all, "its first text is held against all of them");
     let of_root = sampler.tree().groups()[0].id;
-    assert_eq!(look(&[], &mut sampler), [of_root], "nothing moved: the group itself");
+    assert_eq!(read(&[], &mut sampler), [of_root], "nothing moved: the group itself");
 
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
     let folder = format!("sys/fs/cgroup{root}/{}", pod.containers[0].path.display());
@@ -241,10 +241,10 @@ fn what_moved_is_read_before_what_is_above_it() {
         grow(path, 5 << 20);
     }
     // Leaf, workers, container, pod, QoS class, and the root.
-    assert_eq!(look(&[], &mut sampler).len(), 6);
-    assert_eq!(look(&[], &mut sampler).len(), 1);
+    assert_eq!(read(&[], &mut sampler).len(), 6);
+    assert_eq!(read(&[], &mut sampler).len(), 1);
     // What the kernel side saw charging is read although its usage stands still.
-    let init = look(&[pod.leaves[0], 0], &mut sampler);
+    let init = read(&[pod.leaves[0], 0], &mut sampler);
     assert_eq!(init.len(), 5, "init, container, pod, QoS class, and the root");
 }
 
@@ -268,8 +268,8 @@ fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
         .copied()
         .find(|id| sampler.group(*id).unwrap().stat.inactive_file == Reading::Known(34_603_008))
         .unwrap();
-    let difference = |sampler: &mut Sampler, dirty: &[u64]| {
-        let level = sampler.sample_node(dirty).level;
+    let difference = |sampler: &mut Sampler, charged: &[u64]| {
+        let level = sampler.sample_node(charged).level;
         let (usage, inactive_file) = (level.usage.known().unwrap(), level.inactive_file.known().unwrap());
         assert_eq!(level.working_set, Reading::Known(usage - inactive_file));
         inactive_file.cast_signed() - before.cast_signed()

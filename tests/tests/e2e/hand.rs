@@ -80,13 +80,15 @@ impl Fixture {
             }
         };
         let outcome = self.runtime.block_on(async { tokio::time::timeout(GUARD, next).await }).unwrap();
-        let KillProgress::Answered { asked, answered, .. } = outcome.progress else { panic!("{outcome:?}") };
-        (asked, answered)
+        let KillProgress::Answered { operation, answered, .. } = outcome.progress else {
+            panic!("{outcome:?}")
+        };
+        (operation, answered)
     }
 
     fn evict(&mut self, pod: &PodName) -> ApiResult {
-        let (asked, answered) = self.order(pod, 1, false);
-        assert_eq!(asked, ApiOperation::Eviction);
+        let (operation, answered) = self.order(pod, 1, false);
+        assert_eq!(operation, ApiOperation::Eviction);
         answered
     }
 }

@@ -339,8 +339,8 @@ fn return_bit() -> io::Result<u32> {
 pub(super) fn brief(error: &(dyn Error + 'static)) -> String {
     if let Some(ProgramError::LoadError { io_error, verifier_log }) = error.downcast_ref() {
         let log = verifier_log.to_string();
-        return match verdict(&log) {
-            Some(verdict) => format!("the kernel refuses it: {io_error}: {verdict}"),
+        return match verifier_error(&log) {
+            Some(verifier_error) => format!("the kernel refuses it: {io_error}: {verifier_error}"),
             None => format!("the kernel refuses it: {io_error}"),
         };
     }
@@ -348,7 +348,7 @@ pub(super) fn brief(error: &(dyn Error + 'static)) -> String {
 }
 
 /// The line of a verifier's log that says what was wrong: the last one before its statistics.
-fn verdict(log: &str) -> Option<String> {
+fn verifier_error(log: &str) -> Option<String> {
     let statistics = ["processed ", "insns processed", "verification time", "stack depth", "peak_states"];
     log.lines()
         .map(str::trim)
@@ -376,10 +376,13 @@ mod tests {
         let log = "0: R1=ctx() R10=fp0\n; code\n12: (79) r1 = *(u64 *)(r2 +3)\n\
             access beyond struct cgroup at off 3 size 8\n\
             processed 13 insns (limit 1000000) max_states_per_insn 0\n\n";
-        assert_eq!(verdict(log).as_deref(), Some("access beyond struct cgroup at off 3 size 8"));
-        assert_eq!(verdict(""), None);
-        assert_eq!(verdict("no such helper\ninsns processed 12625\n").as_deref(), Some("no such helper"));
-        assert_eq!(verdict("processed 1 insns\n"), None);
+        assert_eq!(verifier_error(log).as_deref(), Some("access beyond struct cgroup at off 3 size 8"));
+        assert_eq!(verifier_error(""), None);
+        assert_eq!(
+            verifier_error("no such helper\ninsns processed 12625\n").as_deref(),
+            Some("no such helper")
+        );
+        assert_eq!(verifier_error("processed 1 insns\n"), None);
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub enum KillProgress {
     },
     /// The API server answered, or it is known why it did not.
     Answered {
-        /// What was asked for.
-        asked: ApiOperation,
+        /// What was requested.
+        operation: ApiOperation,
         /// What the answer means.
         answered: ApiResult,
         /// Nothing was to be written.
@@ -243,7 +243,7 @@ impl KillRejection {
 pub const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";
 
 crate::named_enum! {
-    /// What was asked for.
+    /// What was requested.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum ApiOperation {

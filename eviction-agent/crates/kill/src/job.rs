@@ -81,7 +81,7 @@ pub(super) struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// A dry run: say who would be signalled.
-    Look,
+    List,
     /// SIGTERM is due.
     Term { grace_ns: u64 },
     /// SIGTERM was sent.
@@ -107,7 +107,7 @@ impl Job {
             pod: Arc::clone(&target.pod),
             victim: PodProcesses::new(groups, log),
             phase: match is_dry {
-                true => Phase::Look,
+                true => Phase::List,
                 false => Phase::Term { grace_ns },
             },
             stops_forks: target.stops_forks(),
@@ -162,7 +162,7 @@ impl Job {
         match self.phase {
             Phase::Term { grace_ns: 0 } => self.kill(None, processes),
             Phase::Term { grace_ns } => self.terminate(grace_ns, processes),
-            Phase::Look | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
+            Phase::List | Phase::Grace { .. } | Phase::Kill { .. } | Phase::Over => {}
         }
         self.due_ns = now_ns();
     }
@@ -198,7 +198,7 @@ impl Job {
             return true;
         }
         match self.phase {
-            Phase::Look => self.look(processes),
+            Phase::List => self.list(processes),
             Phase::Term { .. } => self.send_first_signals(processes),
             Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, processes),
             Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(processes),
@@ -225,7 +225,7 @@ impl Job {
                 self.victim.stop_forks();
                 self.watch_growth(processes);
             }
-            Phase::Look | Phase::Kill { .. } | Phase::Over => {}
+            Phase::List | Phase::Kill { .. } | Phase::Over => {}
         }
         self.due_ns = now_ns();
     }
@@ -245,7 +245,7 @@ impl Job {
         self.victim.report(progress);
     }
 
-    fn look(&mut self, processes: &mut CgroupProcesses) {
+    fn list(&mut self, processes: &mut CgroupProcesses) {
         let (pids, unreachable) = self.victim.everybody(processes);
         self.end(KillProgress::WouldSignal { pids, unreachable });
     }

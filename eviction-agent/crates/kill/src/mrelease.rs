@@ -34,46 +34,46 @@ pub enum MreleaseResult {
     Refused,
 }
 
-/// Whom to tell what came of each process: any thread may.
+/// Called with the result for each process, by any thread.
 pub(super) type MreleaseCallback = Arc<dyn Fn(MreleaseResult) + Send + Sync>;
 
 /// The thread as the worker sees it. It ends when this is dropped, but nobody waits for it.
 pub(super) struct MreleaseWorker {
     pids: Sender<u32>,
-    tell: MreleaseCallback,
+    callback: MreleaseCallback,
 }
 
 impl MreleaseWorker {
     /// Starts the thread.
-    pub(super) fn start(tell: MreleaseCallback) -> io::Result<Self> {
+    pub(super) fn start(callback: MreleaseCallback) -> io::Result<Self> {
         let (pids, mut waiting) = channel(WAITING);
-        let from_there = Arc::clone(&tell);
+        let from_there = Arc::clone(&callback);
         let thread = std::thread::Builder::new().name("mrelease".to_owned());
         thread.spawn(move || {
             run_ahead();
             run(&mut waiting, &from_there);
         })?;
-        Ok(Self { pids, tell })
+        Ok(Self { pids, callback })
     }
 
     /// Sees to the memory of processes that were killed.
     pub(super) fn release(&self, killed: &[u32]) {
         for pid in killed {
             if self.pids.try_send(*pid).is_err() {
-                (self.tell)(MreleaseResult::Refused);
+                (self.callback)(MreleaseResult::Refused);
             }
         }
     }
 }
 
-fn run(waiting: &mut Receiver<u32>, tell: &MreleaseCallback) {
+fn run(waiting: &mut Receiver<u32>, callback: &MreleaseCallback) {
     let mut is_available = true;
     while let Some(pid) = waiting.blocking_recv() {
         let result = match is_available {
             true => release(pid),
             false => Err(Errno::NOSYS),
         };
-        tell(match result {
+        callback(match result {
             Ok(()) => MreleaseResult::Released,
             Err(Errno::SRCH) => MreleaseResult::Ended,
             Err(error) => {

@@ -190,8 +190,8 @@ impl Shared {
         ApiResult::NotSent { why: "nobody says what came of the request".into() }
     }
 
-    async fn report(&self, eviction: &EvictionRequest, asked: ApiOperation, answered: ApiResult) {
-        let progress = KillProgress::Answered { asked, answered, is_dry: self.config.is_dry };
+    async fn report(&self, eviction: &EvictionRequest, operation: ApiOperation, answered: ApiResult) {
+        let progress = KillProgress::Answered { operation, answered, is_dry: self.config.is_dry };
         let pod = Arc::clone(&eviction.pod);
         let update = KillUpdate { decision: eviction.decision, pod, at_ns: now_ns(), progress };
         // Without a listener it is of no use.

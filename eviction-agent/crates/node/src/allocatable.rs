@@ -16,7 +16,7 @@ use eviction_core::threshold::ThresholdLevels;
 use crate::cgroup::sample::MemoryUsage;
 use crate::clock::Instant;
 
-/// The group as it was read for a look.
+/// The group as it was read for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodsRootSample {
     /// Its cgroup id.
@@ -58,7 +58,7 @@ impl Allocatable {
         pods.pods_root.filter(|id| self.is_asked_for && pods.pods_root_has_known_pods && *id != node)
     }
 
-    /// It is to be read for the next look.
+    /// It is to be read for the next sample.
     pub fn hurry(&mut self) {
         self.due_ns = 0;
     }
@@ -75,11 +75,11 @@ impl Allocatable {
     }
 
     /// Reads it if that is due. What there is of it now or was before, and the group if it was read.
-    pub fn look(
+    pub fn sample(
         &mut self,
         sampler: &mut Sampler,
         at: Instant,
-        dirty: &[u64],
+        charged: &[u64],
     ) -> (Reading<MemoryStats>, Option<PodsRootSample>) {
         let group = self.group(sampler);
         if group != self.id {
@@ -92,7 +92,7 @@ impl Allocatable {
         if at.mono_ns < self.due_ns {
             return (self.last, None);
         }
-        let (stats, root) = read(sampler, id, at, dirty);
+        let (stats, root) = read(sampler, id, at, charged);
         self.last = stats;
         (stats, root)
     }
@@ -126,9 +126,9 @@ fn read(
     sampler: &mut Sampler,
     id: u64,
     at: Instant,
-    dirty: &[u64],
+    charged: &[u64],
 ) -> (Reading<MemoryStats>, Option<PodsRootSample>) {
-    let Some(sample) = sampler.sample_group(id, dirty) else {
+    let Some(sample) = sampler.sample_group(id, charged) else {
         // It was just removed: the next reading of the tree says so.
         return (Reading::Unknown(UnknownReason::Failed), None);
     };

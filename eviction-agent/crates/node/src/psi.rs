@@ -22,7 +22,7 @@ const KEPT: usize = 16;
 #[derive(Debug)]
 pub struct PsiReader {
     file: Result<KeptFile, UnknownReason>,
-    asked: Option<StallWindow>,
+    window: Option<StallWindow>,
     /// The oldest first.
     totals: [StallTotal; KEPT],
     len: usize,
@@ -35,14 +35,14 @@ pub struct PsiReading {
     pub some_avg10: Reading<u64>,
     /// The same of all tasks at once.
     pub full_avg10: Reading<u64>,
-    /// Whether tasks stalled as long within the window as was asked for.
+    /// Whether tasks stalled as long within the window as is configured.
     pub stalled: Reading<bool>,
 }
 
 /// A stall of some length within a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StallWindow {
-    whose: PsiKind,
+    kind: PsiKind,
     stall_us: u64,
     window_ns: u64,
 }
@@ -63,26 +63,26 @@ impl PsiReader {
         };
         let open = |path: PathBuf| KeptFile::open(&path).map_err(unreadable);
         let file = file.map_or(Err(UnknownReason::Absent), open);
-        Self { file, asked: None, totals: [StallTotal::default(); KEPT], len: 0 }
+        Self { file, window: None, totals: [StallTotal::default(); KEPT], len: 0 }
     }
 
     /// What the policy asks for.
     pub fn ask(&mut self, pressure: Option<&MemoryPsi>) {
-        let asked = pressure.and_then(|pressure| {
+        let window = pressure.and_then(|pressure| {
             let MemoryPsi { kind, avg10: _, trigger } = *pressure;
             let PsiTrigger { stall, window } = trigger?;
             let nanos = |duration: GoDuration| duration.as_nanos().max(0).unsigned_abs();
-            Some(StallWindow { whose: kind, stall_us: nanos(stall) / 1000, window_ns: nanos(window) })
+            Some(StallWindow { kind, stall_us: nanos(stall) / 1000, window_ns: nanos(window) })
         });
-        if asked != self.asked {
-            self.asked = asked;
+        if window != self.window {
+            self.window = window;
             self.len = 0;
         }
     }
 
     /// How often stalls must be read for the window to be seen.
     pub fn interval_ns(&self) -> Option<u64> {
-        self.asked.map(|asked| asked.window_ns / 4)
+        self.window.map(|window| window.window_ns / 4)
     }
 
     /// Reads them; `now_ns` is of CLOCK_MONOTONIC.
@@ -106,10 +106,10 @@ impl PsiReader {
     /// Growth of the total since the oldest reading within the window. Of a window in which
     /// there was none nobody knows whether the stall was in it.
     fn judge(&mut self, now_ns: u64, some: PsiLine, full: PsiLine) -> Reading<bool> {
-        let Some(StallWindow { whose, stall_us, window_ns }) = self.asked else {
+        let Some(StallWindow { kind, stall_us, window_ns }) = self.window else {
             return Reading::Unknown(UnknownReason::Absent);
         };
-        let total = match whose {
+        let total = match kind {
             PsiKind::Some => some.total_us,
             PsiKind::Full => full.total_us,
         };
@@ -153,14 +153,14 @@ mod tests {
     fn stalls(stall_ms: i64, window_ms: i64) -> PsiReader {
         let mut stalls = PsiReader {
             file: Err(UnknownReason::Absent),
-            asked: None,
+            window: None,
             totals: [StallTotal::default(); KEPT],
             len: 0,
         };
         let millis = |ms: i64| GoDuration::from_nanos(ms * 1_000_000);
         let trigger = PsiTrigger { stall: millis(stall_ms), window: millis(window_ms) };
-        let asked = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
-        stalls.ask(Some(&asked));
+        let window = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
+        stalls.ask(Some(&window));
         stalls
     }
 

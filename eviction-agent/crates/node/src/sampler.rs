@@ -50,7 +50,7 @@ pub const MEASURES: [MemoryMeasure; 3] =
 /// What was seen of the node itself, and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub struct CompleteSample {
-    /// When it began: what was read since is of this look.
+    /// When it began: what was read since is of this sample.
     pub at: Instant,
     /// When that was read, and so the time of what is decided by it: a grace period does not begin
     /// before anybody can have known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` asks
@@ -140,9 +140,9 @@ impl NodeSampler {
         self.capacity
     }
 
-    /// Reads the node's own figures, and those of all pods where that is due: the leaves in `dirty` first.
-    pub fn sample_node(&mut self, at: Instant, clock: &Clock, dirty: &[u64]) -> CompleteSample {
-        let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(dirty);
+    /// Reads the node's own figures, and those of all pods where that is due: the leaves in `charged` first.
+    pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
+        let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
         let memory = match (level.usage, level.working_set) {
             (Reading::Known(usage), Reading::Known(working_set)) => {
                 Reading::Known(MemoryUsage { usage, working_set })
@@ -155,7 +155,7 @@ impl NodeSampler {
             true => self.detail(at, capacity, detail),
             false => MemoryDetail::default(),
         };
-        let (allocatable_memory, pods_root) = self.allocatable.look(&mut self.cgroups, at, dirty);
+        let (allocatable_memory, pods_root) = self.allocatable.sample(&mut self.cgroups, at, charged);
         let NodeStats { node_fs, image_fs, container_fs, unmeasured, .. } = self.read_disks(at);
         let stats = NodeStats {
             allocatable_memory,
@@ -242,28 +242,28 @@ impl NodeSampler {
     }
 
     /// A snapshot of the node alone: enough for a pass that ranks nobody.
-    pub fn snapshot_of_node(&mut self, look: &CompleteSample) -> SnapshotBuilder {
+    pub fn snapshot_of_node(&mut self, sample: &CompleteSample) -> SnapshotBuilder {
         let mut builder = self.spare.begin();
-        builder.node(look.stats);
+        builder.node(sample.stats);
         builder
     }
 
     /// The same with the figures of all pods, fresh ones for those that may go.
     pub fn snapshot_with_pods(
         &mut self,
-        look: &CompleteSample,
+        sample: &CompleteSample,
         pod_index: &PodIndex,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        self.cgroups.sample_changed(MOST_STATS, look.at.mono_ns, tasks);
-        self.snapshot_of_pods(look, pod_index)
+        self.cgroups.sample_changed(MOST_STATS, sample.at.mono_ns, tasks);
+        self.snapshot_of_pods(sample, pod_index)
     }
 
-    /// Reads the memory of the pods at these places once more, unless it was read for this look.
+    /// Reads the memory of the pods at these places once more, unless it was read for this sample.
     /// Whether anything was read.
     pub fn read_again(
         &mut self,
-        look: &CompleteSample,
+        sample: &CompleteSample,
         pod_index: &PodIndex,
         places: impl Iterator<Item = u32>,
     ) -> bool {
@@ -271,15 +271,15 @@ impl NodeSampler {
         for place in places {
             // More than one while the kubelet's cgroup driver is being changed.
             for id in pod_index.cgroup_ids_of(place) {
-                any |= self.cgroups.read_again(id, look.at.mono_ns);
+                any |= self.cgroups.read_again(id, sample.at.mono_ns);
             }
         }
         any
     }
 
     /// The figures of the node and of all pods as they were read last.
-    pub fn snapshot_of_pods(&mut self, look: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
-        let mut builder = self.snapshot_of_node(look);
+    pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
+        let mut builder = self.snapshot_of_node(sample);
         let is_dedicated = self.disks.layout().dedicated_image_fs;
         // Samples are in the order of the pods; one whose group is gone has none.
         let mut samples = self.cgroups.last_pods().iter().peekable();

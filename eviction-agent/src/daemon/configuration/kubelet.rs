@@ -15,14 +15,14 @@ use crate::error::Failure;
 /// The kubelet's settings.
 pub(super) struct Kubelet {
     pub(super) configuration: KubeletConfiguration,
-    pub(super) said: KubeletSaid,
+    pub(super) source: KubeletSource,
     /// Differences from the configured source.
     pub(super) notes: Vec<String>,
 }
 
 /// Where the kubelet's settings were found.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct KubeletSaid {
+pub(crate) struct KubeletSource {
     /// The response of the kubelet, if that is the source.
     pub(crate) effective: Option<Effective>,
     /// The source is `/configz` of the kubelet.
@@ -40,7 +40,7 @@ impl Kubelet {
             ThresholdSource::Files => of_files(&files),
             ThresholdSource::Inline => {
                 let configuration = agent.resolve_inline().map_err(|wrong| all("agent", wrong))?;
-                Ok(Self { configuration, said: KubeletSaid::default(), notes: Vec::new() })
+                Ok(Self { configuration, source: KubeletSource::default(), notes: Vec::new() })
             }
             ThresholdSource::Configz => Self::asked(given, agent, files),
         }
@@ -59,14 +59,14 @@ impl Kubelet {
             Err(why) => why,
         };
         if let Some(last) = &given.last_heard {
-            return of_answer(last.clone(), true, noted(why, "what it said last counts"));
+            return of_answer(last.clone(), true, noted(why, "what it source last counts"));
         }
         if files == KubeletFiles::default() {
             return Err(why);
         }
         let found = of_files(&files)?;
-        let said = KubeletSaid { is_asked: true, is_stand_in: true, ..found.said };
-        Ok(Self { said, notes: noted(why, "its files count, without its command line"), ..found })
+        let source = KubeletSource { is_asked: true, is_stand_in: true, ..found.source };
+        Ok(Self { source, notes: noted(why, "its files count, without its command line"), ..found })
     }
 }
 
@@ -76,15 +76,15 @@ fn noted(why: Failure, counts: &str) -> Vec<String> {
 
 fn of_answer(effective: Effective, is_stand_in: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
     let configuration = effective.resolve().map_err(|wrong| all("kubelet", wrong))?;
-    let said = KubeletSaid { effective: Some(effective), is_asked: true, is_stand_in };
-    Ok(Kubelet { configuration, said, notes })
+    let source = KubeletSource { effective: Some(effective), is_asked: true, is_stand_in };
+    Ok(Kubelet { configuration, source, notes })
 }
 
 fn of_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
     let KubeletFiles { config, config_dir } = files;
     let configuration =
         load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| all("kubelet", wrong))?;
-    Ok(Kubelet { configuration, said: KubeletSaid::default(), notes: Vec::new() })
+    Ok(Kubelet { configuration, source: KubeletSource::default(), notes: Vec::new() })
 }
 
 /// The command line names them before the AgentConfiguration.
@@ -123,7 +123,7 @@ mod tests {
         let file = folder.path().join("kubelet.yaml");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
         fs::write(&file, format!("{text}evictionHard: {{memory.available: 3Gi}}\n")).unwrap();
-        let said = |line: &str| {
+        let answered = |line: &str| {
             let answer = json!({"kubeletconfig": {"evictionHard": {"memory.available": line}}});
             Effective::parse(answer.to_string().as_bytes(), "https://node:10250/configz").unwrap()
         };
@@ -141,7 +141,7 @@ mod tests {
             found.policy.thresholds[0].value.quantity(0).to_string()
         };
         assert_eq!(line(&files), "3Gi");
-        files.last_heard = Some(said("1Gi"));
+        files.last_heard = Some(answered("1Gi"));
         assert_eq!(line(&files), "1Gi");
     }
 }

@@ -78,11 +78,14 @@ impl ControlLoop {
     /// Takes a response of the API server; true if a sync may follow.
     pub(super) fn take_answer(&mut self, it: &InFlightEviction, outcome: KillUpdate) -> bool {
         let id = outcome.decision;
-        let KillProgress::Answered { asked, answered, is_dry } = outcome.progress.clone() else {
+        let KillProgress::Answered { operation, answered, is_dry } = outcome.progress.clone() else {
             return false;
         };
         let is_without_object = matches!(answered, ApiResult::Terminated | ApiResult::Replaced);
-        if is_without_object && !is_dry && asked != ApiOperation::Condition && self.is_populated(&it.pod.uid)
+        if is_without_object
+            && !is_dry
+            && operation != ApiOperation::Condition
+            && self.is_populated(&it.pod.uid)
         {
             // Its end is reported when no process is left.
             self.update(id, ExecutorUpdate::ApiAccepted);
@@ -92,7 +95,7 @@ impl ControlLoop {
         if !(is_without_object && it.reported_gone) {
             self.publish_step(it, Step::Progress(outcome));
         }
-        if asked == ApiOperation::Condition {
+        if operation == ApiOperation::Condition {
             return false;
         }
         if is_dry {

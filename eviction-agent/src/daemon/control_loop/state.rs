@@ -96,13 +96,13 @@ impl LoopDelta {
             refused.insert(refusal.signal);
         }
         let imminent = context.is_some_and(|context| !context.imminent.is_empty());
-        let (waits, told) = match &decision.proposal {
+        let (waits, is_decided) = match &decision.proposal {
             Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
             Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
             None => (None, false),
         };
         let beside = (decision.unavailable, refused, imminent, waits);
-        let same = same && !told && beside == (self.blind, self.refused, self.imminent, self.waits);
+        let same = same && !is_decided && beside == (self.blind, self.refused, self.imminent, self.waits);
         (self.blind, self.refused, self.imminent, self.waits) = beside;
         if !same {
             self.met.clear();

@@ -36,8 +36,8 @@ impl TerminatingPod {
         &self.uid
     }
 
-    /// What differs between two of them.
-    fn told(&self) -> (&str, u64) {
+    /// By what the engine knows it.
+    fn key(&self) -> (&str, u64) {
         (&self.uid, self.until_ns)
     }
 }
@@ -47,8 +47,7 @@ impl ControlLoop {
     pub(super) fn step_terminating(&mut self) {
         let leaving = self.find_terminating(mono_ns());
         let before = std::mem::replace(&mut self.state.terminating, leaving);
-        if self.state.terminating.iter().map(TerminatingPod::told).eq(before.iter().map(TerminatingPod::told))
-        {
+        if self.state.terminating.iter().map(TerminatingPod::key).eq(before.iter().map(TerminatingPod::key)) {
             return;
         }
         let uids = self.state.terminating.iter().map(|it| it.uid.clone()).collect();

@@ -110,7 +110,7 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
 }
 
 impl Fixture {
-    /// One turn. What it asked the allocator for until the decision was made, and whether kills or
+    /// One turn. What it allocated until the decision was made, and whether kills or
     /// ends of others came between: this machine is not ours alone.
     pub(super) async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
         let next = self.control_loop.next(&mut self.commands);
@@ -121,7 +121,7 @@ impl Fixture {
             Wake::PodStorage(_) => false,
         };
         let name = wake.trigger().name();
-        let (reacted, asked) = traced(|| {
+        let (reacted, allocated) = traced(|| {
             let (trigger, crossed) = self.control_loop.take(wake)?;
             Some(self.control_loop.react(trigger, crossed))
         });
@@ -132,7 +132,7 @@ impl Fixture {
         let end = end_of(&reacted);
         self.control_loop.follow(reacted);
         self.control_loop.end_iteration();
-        (end, name, if disturbed { Asked::default() } else { asked })
+        (end, name, if disturbed { Asked::default() } else { allocated })
     }
 
     /// Does what the slow side does with what it is told.
@@ -222,11 +222,11 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
         let mut seen = Vec::new();
         let mut evicted = 0;
         while evicted == 0 || seen.len() < TURNS {
-            let (end, name, asked) = fixture.turn().await;
+            let (end, name, operation) = fixture.turn().await;
             assert_eq!(
-                asked.blocks,
+                operation.blocks,
                 0,
-                "{profile:?}, turn {} for {name} that ended {end:?}: {asked}",
+                "{profile:?}, turn {} for {name} that ended {end:?}: {operation}",
                 seen.len()
             );
             evicted += usize::from(end == Some(EvaluationEnd::Evicted));
@@ -248,16 +248,19 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
         fixture.warm_up().await;
         let mut grower = fixture.grower();
         for turn in 0..TURNS {
-            let (end, name, asked) = fixture.turn().await;
-            assert_eq!(asked.blocks, 0, "{profile:?}, turn {turn} for {name} that ended {end:?}: {asked}");
+            let (end, name, operation) = fixture.turn().await;
+            assert_eq!(
+                operation.blocks, 0,
+                "{profile:?}, turn {turn} for {name} that ended {end:?}: {operation}"
+            );
         }
         assert!(grower.wait().unwrap().success());
         assert!(fixture.control_loop.is_terminating(&uid), "somebody is in it");
         stays.kill().unwrap();
         stays.wait().unwrap();
         while fixture.control_loop.is_terminating(&uid) {
-            let (end, name, asked) = fixture.turn().await;
-            assert_eq!(asked.blocks, 0, "{profile:?}, {name} that ended {end:?}: {asked}");
+            let (end, name, operation) = fixture.turn().await;
+            assert_eq!(operation.blocks, 0, "{profile:?}, {name} that ended {end:?}: {operation}");
         }
         Some(())
     })
@@ -367,7 +370,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
             let answered = ApiResult::PdbDenied { why: "not now".into() };
             let answered = KillProgress::Answered {
-                asked: eviction_core::progress::ApiOperation::Eviction,
+                operation: eviction_core::progress::ApiOperation::Eviction,
                 answered,
                 is_dry: false,
             };

@@ -29,7 +29,7 @@ impl TelemetryExporter {
         let is_condition_patch = matches!(
             &step,
             Step::Progress(KillUpdate {
-                progress: KillProgress::Answered { asked: ApiOperation::Condition, .. },
+                progress: KillProgress::Answered { operation: ApiOperation::Condition, .. },
                 ..
             })
         );
@@ -94,12 +94,12 @@ pub(crate) const RESULTS: [&str; 16] = [
 
 /// What the API server answered. Only an answer to the eviction itself ends it.
 fn describe_api_result(
-    asked: ApiOperation,
+    operation: ApiOperation,
     answered: ApiResult,
     is_dry: bool,
 ) -> (&'static str, Option<usize>, Option<String>) {
     let name = if is_dry { "dry_run" } else { answered.name() };
-    let asked = match asked {
+    let operation = match operation {
         ApiOperation::Eviction => None,
         other => Some(format!("request: {}", other.name())),
     };
@@ -108,7 +108,7 @@ fn describe_api_result(
         _ => None,
     };
     let dry = is_dry.then(|| answered.name().to_owned());
-    let why = [asked, dry, throttled, answered.why().map(str::to_owned)];
+    let why = [operation, dry, throttled, answered.why().map(str::to_owned)];
     let why: Vec<String> = why.into_iter().flatten().collect();
     (name, None, (!why.is_empty()).then(|| why.join(": ")))
 }
@@ -175,7 +175,9 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             }
             ("processes_remaining", Some(processes.len()), Some(why))
         }
-        KillProgress::Answered { asked, answered, is_dry } => describe_api_result(asked, answered, is_dry),
+        KillProgress::Answered { operation, answered, is_dry } => {
+            describe_api_result(operation, answered, is_dry)
+        }
         KillProgress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
     }
 }

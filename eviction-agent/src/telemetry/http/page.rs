@@ -24,7 +24,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum PageRequest {
     Page,
     Data,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Asked {
 pub(crate) async fn serve(
     listener: TcpListener,
     token: String,
-    body: impl Fn(Asked) -> Result<String, String> + Clone + Send + 'static,
+    body: impl Fn(PageRequest) -> Result<String, String> + Clone + Send + 'static,
 ) {
     let listener = &listener;
     let accept = || async move {
@@ -43,10 +43,10 @@ pub(crate) async fn serve(
     };
     let answer = move |request: &Request<Incoming>| {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let mut response = match asked(request, host, &token) {
+        let mut response = match parse_request(request, host, &token) {
             Err((status, why)) => text(status, why.to_owned()),
-            Ok(asked) => match body(asked) {
-                Ok(body) => typed(asked, body),
+            Ok(requested) => match body(requested) {
+                Ok(body) => typed(requested, body),
                 Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             },
         };
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
 /// A status, and why.
 type Refusal = (StatusCode, &'static str);
 
-fn asked<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<Asked, Refusal> {
+fn parse_request<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<PageRequest, Refusal> {
     if !host.is_some_and(is_loopback) {
         // A page of another site, whose name was made to resolve to loopback (DNS rebinding).
         return Err((StatusCode::FORBIDDEN, "only this machine is served\n"));
@@ -71,8 +71,8 @@ fn asked<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<Ask
     }
     let path = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(token));
     match path {
-        Some("/") => Ok(Asked::Page),
-        Some("/data.json") => Ok(Asked::Data),
+        Some("/") => Ok(PageRequest::Page),
+        Some("/data.json") => Ok(PageRequest::Data),
         _ => Err((StatusCode::NOT_FOUND, "the address that was printed has the page\n")),
     }
 }
@@ -86,10 +86,10 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-fn typed(asked: Asked, body: String) -> Response<Full<Bytes>> {
-    let kind = match asked {
-        Asked::Page => "text/html; charset=utf-8",
-        Asked::Data => "application/json",
+fn typed(requested: PageRequest, body: String) -> Response<Full<Bytes>> {
+    let kind = match requested {
+        PageRequest::Page => "text/html; charset=utf-8",
+        PageRequest::Data => "application/json",
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -102,7 +102,7 @@ mod tests {
 
     fn status(method: &str, path: &str, host: Option<&str>) -> u16 {
         let request = Request::builder().method(method).uri(path).body(()).unwrap();
-        asked(&request, host, "secret").map_or_else(|(status, _)| status.as_u16(), |_| 200)
+        parse_request(&request, host, "secret").map_or_else(|(status, _)| status.as_u16(), |_| 200)
     }
 
     #[test]

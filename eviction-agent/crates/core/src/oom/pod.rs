@@ -100,8 +100,8 @@ impl StartedEviction {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodOomHistory {
     pub(super) known: Option<Arc<KnownPod>>,
-    /// When something was heard of it last.
-    pub(super) heard: Timestamp,
+    /// When its last event came.
+    pub(super) last_event: Timestamp,
     pub(super) eviction: Option<StartedEviction>,
     /// Processes that the kernel killed in it.
     pub(super) kills: u64,

@@ -17,7 +17,7 @@ use crate::pods::{KnownPod, PodSet};
 use crate::progress::EvictionResult;
 use crate::time::{Timestamp, since};
 
-/// Pods with a history; one more drops the one of which nothing was heard for longest.
+/// Pods with a history; one more drops the one whose last event is oldest.
 const PODS: usize = 1024;
 
 /// Kills by which a repeated record is known.
@@ -246,7 +246,7 @@ impl OomTracker {
                 pod.known = Some(Arc::clone(known));
                 return true;
             }
-            pod.open_ends() > 0 || since(now, pod.heard).as_nanos() < KEEP_NANOS
+            pod.open_ends() > 0 || since(now, pod.last_event).as_nanos() < KEEP_NANOS
         });
     }
 
@@ -268,13 +268,14 @@ impl OomTracker {
             self.pods.insert(uid.into(), PodOomHistory::new(known));
         }
         let pod = self.pods.entry(uid.into()).or_default();
-        pod.heard = pod.heard.max(now);
+        pod.last_event = pod.last_event.max(now);
         pod
     }
 
     /// Drops a pod that is gone before one that is here, and of those the one silent for longest.
     fn forget_one(&mut self, active: &PodSet) {
-        let stale = self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.heard));
+        let stale =
+            self.pods.iter().min_by_key(|(uid, pod)| (active.index_of(uid).is_some(), pod.last_event));
         if let Some(uid) = stale.map(|(uid, _)| uid.clone()) {
             if let Some(mut pod) = self.pods.remove(&uid) {
                 pod.settle(Timestamp::MAX, &uid, &mut self.early);

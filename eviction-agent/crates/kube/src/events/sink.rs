@@ -100,7 +100,9 @@ impl Phase {
             KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Goes,
             KillProgress::Gone { .. } => Self::Gone,
             KillProgress::Abandoned => Self::Stays,
-            KillProgress::Answered { asked, is_dry, .. } if *is_dry || *asked == ApiOperation::Condition => {
+            KillProgress::Answered { operation, is_dry, .. }
+                if *is_dry || *operation == ApiOperation::Condition =>
+            {
                 Self::Same
             }
             KillProgress::Answered { answered, .. } => match answered {
@@ -277,7 +279,7 @@ mod tests {
     }
 
     fn answered(answered: ApiResult) -> KillProgress {
-        KillProgress::Answered { asked: ApiOperation::Eviction, answered, is_dry: false }
+        KillProgress::Answered { operation: ApiOperation::Eviction, answered, is_dry: false }
     }
 
     fn step(evictions: &mut Evictions, id: u64, progress: &KillProgress, second: i64) -> Option<Occurrence> {
@@ -311,7 +313,8 @@ mod tests {
         ] {
             assert_eq!(step(&mut evictions, 7, &answered(result), 2), None);
         }
-        let dry = |is_dry, asked| KillProgress::Answered { asked, answered: ApiResult::Accepted, is_dry };
+        let dry =
+            |is_dry, operation| KillProgress::Answered { operation, answered: ApiResult::Accepted, is_dry };
         assert_eq!(step(&mut evictions, 7, &dry(true, ApiOperation::Eviction), 2), None);
         assert_eq!(step(&mut evictions, 7, &dry(false, ApiOperation::Condition), 2), None);
         let occurrence = step(&mut evictions, 7, &answered(ApiResult::Accepted), 3).unwrap();
@@ -336,7 +339,8 @@ mod tests {
         assert_eq!((&*occurrence.note, occurrence.at), ("The node was low on resource: memory. ", at(1)));
         assert_eq!(step(&mut evictions, 7, &GONE, 4), None);
         for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Terminated] {
-            let progress = KillProgress::Answered { asked: ApiOperation::Condition, answered, is_dry: false };
+            let progress =
+                KillProgress::Answered { operation: ApiOperation::Condition, answered, is_dry: false };
             assert_eq!(step(&mut evictions, 8, &progress, 4), None);
         }
         assert_eq!(step(&mut evictions, 8, &GONE, 4), None, "it went by itself");

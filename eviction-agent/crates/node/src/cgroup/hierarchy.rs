@@ -168,7 +168,7 @@ impl Hierarchies {
 
     /// Chooses one mount for each controller: one that shows the whole hierarchy before one
     /// that shows a part, a writable one before a read-only one, the first of equals.
-    pub fn choose(mounts: &[CgroupMount], look: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
+    pub fn choose(mounts: &[CgroupMount], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
         let seen: Vec<(&CgroupMount, MountContent)> = mounts
             .iter()
             .enumerate()
@@ -176,15 +176,15 @@ impl Hierarchies {
             .filter(|(index, mount)| {
                 mounts[index + 1..].iter().all(|later| later.mount_point != mount.mount_point)
             })
-            .filter_map(|(_, mount)| Some((mount, look(&mount.mount_point)?)))
+            .filter_map(|(_, mount)| Some((mount, content(&mount.mount_point)?)))
             .collect();
         let best = |wanted: &dyn Fn(&CgroupMount, &MountContent) -> bool| {
             seen.iter()
-                .filter(|(mount, look)| wanted(mount, look))
-                .map(|(mount, look)| Hierarchy {
+                .filter(|(mount, content)| wanted(mount, content))
+                .map(|(mount, content)| Hierarchy {
                     version: mount.version,
                     mount_point: mount.mount_point.clone(),
-                    whole: look.inode == ROOT_INODE,
+                    whole: content.inode == ROOT_INODE,
                     read_only: mount.read_only,
                 })
                 .min_by_key(|hierarchy| (!hierarchy.whole, hierarchy.read_only))
@@ -192,8 +192,8 @@ impl Hierarchies {
         let controller = |name: &str| {
             best(&|mount, _| mount.version == Version::V1 && mount.controllers.iter().any(|c| c == name))
                 .or_else(|| {
-                    best(&|mount, look| {
-                        mount.version == Version::V2 && has_word(&look.controllers, name.as_bytes())
+                    best(&|mount, content| {
+                        mount.version == Version::V2 && has_word(&content.controllers, name.as_bytes())
                     })
                 })
         };
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn look(inode: u64, controllers: &str) -> Option<MountContent> {
+    fn content(inode: u64, controllers: &str) -> Option<MountContent> {
         Some(MountContent { inode, controllers: controllers.as_bytes().to_vec() })
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_hybrid_machine_has_its_controllers_in_version_1() {
-        let found = Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| look(1, ""));
+        let found = Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| content(1, ""));
         let memory = found.memory.unwrap();
         assert_eq!((memory.version, memory.whole, memory.read_only), (Version::V1, true, false));
         assert_eq!(memory.mount_point, Path::new("/sys/fs/cgroup/memory"));
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_unified_machine_has_everything_in_one_place() {
         let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| {
-            look(1, "cpuset cpu io memory pids\n")
+            content(1, "cpuset cpu io memory pids\n")
         });
         assert_eq!(found.memory, found.unified);
         assert_eq!(found.pids, found.unified);
@@ -278,10 +278,10 @@ mod tests {
 
     #[test]
     fn a_controller_that_is_off_is_absent() {
-        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| look(1, "cpu pids\n"));
+        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| content(1, "cpu pids\n"));
         assert_eq!(found.memory, None);
         assert!(found.pids.is_some());
-        assert_eq!(Hierarchies::choose(&[], &|_| look(1, "")), Hierarchies::default());
+        assert_eq!(Hierarchies::choose(&[], &|_| content(1, "")), Hierarchies::default());
         assert_eq!(Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| None), Hierarchies::default());
     }
 
@@ -289,7 +289,7 @@ mod tests {
     fn the_mount_that_shows_more_is_used() {
         // A container with a cgroup mount of its own, and the host's mounted beside it.
         let text = format!("{UNIFIED}99 23 0:26 /../../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 ro\n");
-        let inode = |path: &Path| look(if path.starts_with("/host") { 1 } else { 4711 }, "memory pids");
+        let inode = |path: &Path| content(if path.starts_with("/host") { 1 } else { 4711 }, "memory pids");
         let memory = Hierarchies::choose(&parse_mounts(text.as_bytes()), &inode).memory.unwrap();
         assert_eq!(memory.mount_point, Path::new("/host/sys/fs/cgroup"));
         assert!(memory.whole && memory.read_only);
@@ -298,7 +298,7 @@ mod tests {
         // Of two mounts on one another the upper is what is seen.
         let text = format!("{HYBRID}50 31 0:40 / /sys/fs/cgroup/memory rw - cgroup2 none rw\n");
         let memory =
-            Hierarchies::choose(&parse_mounts(text.as_bytes()), &|_| look(1, "memory")).memory.unwrap();
+            Hierarchies::choose(&parse_mounts(text.as_bytes()), &|_| content(1, "memory")).memory.unwrap();
         assert_eq!(memory.version, Version::V2);
     }
 

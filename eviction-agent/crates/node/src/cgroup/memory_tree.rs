@@ -178,14 +178,14 @@ impl MemoryTree {
         (memory.hard, memory.high) = (hard, high);
     }
 
-    /// Reads usages and notes what moved, `dirty` cgroups (by id) as having moved most, but not those
+    /// Reads usages and notes what moved, `charged` cgroups (by id) as having moved most, but not those
     /// of cgroups below which nothing can have moved. A cgroup's charges are its ancestors' too, in the
     /// same batches: where its usage has not changed by a byte since the last sweep, and no limit holds
     /// it there, nothing below it has moved, but for opposite moves of the same size between two sweeps;
     /// the next full sample finds those.
-    pub(super) fn sweep_moved(&mut self, dirty: &[u64]) {
+    pub(super) fn sweep_moved(&mut self, charged: &[u64]) {
         self.sweep(false);
-        for id in dirty {
+        for id in charged {
             if let Some(index) = self.index(*id) {
                 let memory = &mut self.memory[index];
                 memory.moved = memory.moved.saturating_add(DIRTY);

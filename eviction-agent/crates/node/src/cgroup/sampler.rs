@@ -152,9 +152,9 @@ impl Sampler {
     /// Samples the node's level.
     ///
     /// For the whole machine that is one read of /proc/meminfo. For a node that is a group it
-    /// is a look at usages, at the memory.stat of groups in which something moved, `dirty` ones
-    /// (by cgroup id) before others, and then at the group's own.
-    pub fn sample_node(&mut self, dirty: &[u64]) -> NodeSample {
+    /// reads usages, the memory.stat of groups in which something moved, `charged` ones
+    /// (by cgroup id) before others, and then the group's own.
+    pub fn sample_node(&mut self, charged: &[u64]) -> NodeSample {
         if self.root.whole_machine {
             let meminfo = self.read_meminfo();
             let level = LevelSample::new(meminfo.usage, meminfo.inactive_file);
@@ -167,7 +167,7 @@ impl Sampler {
             };
             return NodeSample { level, free: meminfo.free, capacity: meminfo.total, detail };
         }
-        self.groups.sweep_moved(dirty);
+        self.groups.sweep_moved(charged);
         self.groups.read_level(0);
         let memory = &self.groups.memory[0];
         let level = LevelSample::new(memory.usage, memory.stat.inactive_file);
@@ -189,12 +189,12 @@ impl Sampler {
     /// Samples a group as of now, for instance the pods' root: everything below it is read first where
     /// that is little, else what moved, as [`Self::sample_node`] does with a node that is a group. `None`
     /// if it is not in the tree or gone.
-    pub fn sample_group(&mut self, cgroup_id: u64, dirty: &[u64]) -> Option<GroupSample> {
+    pub fn sample_group(&mut self, cgroup_id: u64, charged: &[u64]) -> Option<GroupSample> {
         let index = self.groups.index(cgroup_id)?;
         if self.groups.has_few_below(index) {
             self.groups.read_subtree(index);
         } else {
-            self.groups.sweep_moved(dirty);
+            self.groups.sweep_moved(charged);
             self.groups.read_level(index);
         }
         let memory = &self.groups.memory[index];

@@ -95,15 +95,15 @@ impl Node {
     }
 
     /// As the loop does it.
-    fn look(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
-        let look = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
+    fn sample(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
+        let sample = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
         let builder = match with_pods {
-            true => self.sampler.snapshot_with_pods(&look, &self.pod_index, Tasks::Count),
-            false => self.sampler.snapshot_of_node(&look),
+            true => self.sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count),
+            false => self.sampler.snapshot_of_node(&sample),
         };
         let snapshot = self.sampler.finish(builder, self.engine.pods());
         let event = Event::Sample(Arc::clone(&snapshot));
-        (self.engine.step(Input { at: look.read_at.wall, event }), snapshot)
+        (self.engine.step(Input { at: sample.read_at.wall, event }), snapshot)
     }
 
     fn recycle(&mut self, (decision, snapshot): (Decision, Arc<Snapshot>)) {
@@ -114,12 +114,12 @@ impl Node {
     /// How the last of some looks ended, and what it asked the allocator for.
     fn last_of_some(&mut self, with_pods: bool) -> (EvaluationEnd, u64) {
         for _ in 0..3 {
-            let seen = self.look(with_pods);
+            let seen = self.sample(with_pods);
             self.recycle(seen);
             // Figures have to be newer than the last ones to count.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let (seen, looking) = counted(|| self.look(with_pods));
+        let (seen, looking) = counted(|| self.sample(with_pods));
         let end = seen.0.evaluation().unwrap().end;
         let ((), recycling) = counted(|| self.recycle(seen));
         (end, looking + recycling)
@@ -143,13 +143,13 @@ fn nor_does_one_that_evicts_in_the_end() {
 #[test]
 fn the_figures_of_a_look_are_those_of_its_pods() {
     let mut node = Node::new();
-    let (decision, snapshot) = node.look(true);
+    let (decision, snapshot) = node.sample(true);
     assert_eq!(snapshot.len(), 2);
     let stats = snapshot.pod(1).unwrap();
     assert_eq!((stats.uid(), stats.values().memory_working_set), (UIDS[1], Some(200 * MIB)));
     assert_eq!(stats.values().process_count, Some(7));
     node.recycle((decision, snapshot));
-    assert!(node.look(false).1.is_empty(), "nothing is left of them in the next one");
+    assert!(node.sample(false).1.is_empty(), "nothing is left of them in the next one");
 }
 
 #[test]
@@ -159,40 +159,43 @@ fn what_is_decided_by_a_look_is_decided_when_it_was_read() {
     let second = 1_000_000_000;
     let now = node.clock.now();
     let begun = node.clock.at(now.mono_ns.saturating_sub(second));
-    let look = node.sampler.sample_node(begun, &node.clock, &[]);
-    assert_eq!(look.at, begun);
-    assert!(look.read_at.mono_ns >= now.mono_ns && look.read_at.wall >= now.wall);
+    let sample = node.sampler.sample_node(begun, &node.clock, &[]);
+    assert_eq!(sample.at, begun);
+    assert!(sample.read_at.mono_ns >= now.mono_ns && sample.read_at.wall >= now.wall);
 }
 
 #[test]
 fn who_would_go_first_is_read_again_once() {
     let mut node = Node::new();
-    node.look(true);
+    node.sample(true);
     // Page cache that has become inactive: usage stands still, and nothing tells of it.
     let pod = node.folder.path().join("kubepods/burstable").join(format!("pod{}", UIDS[1]));
     let stat = format!("total_cache 0\ntotal_rss 0\ntotal_inactive_file {}\n", 150 * MIB);
     for group in [pod.join("0123456789abcdef"), pod] {
         fs::write(group.join("memory.stat"), &stat).unwrap();
     }
-    let look = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
+    let sample = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
     let working_set = |node: &mut Node, builder| {
         let snapshot = node.sampler.finish(builder, node.engine.pods());
         snapshot.pod(1).unwrap().values().memory_working_set
     };
-    let builder = node.sampler.snapshot_with_pods(&look, &node.pod_index, Tasks::Leave);
+    let builder = node.sampler.snapshot_with_pods(&sample, &node.pod_index, Tasks::Leave);
     assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
-    assert!(node.sampler.read_again(&look, &node.pod_index, [1].into_iter()));
-    let builder = node.sampler.snapshot_of_pods(&look, &node.pod_index);
+    assert!(node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()));
+    let builder = node.sampler.snapshot_of_pods(&sample, &node.pod_index);
     assert_eq!(working_set(&mut node, builder), Some(50 * MIB));
-    assert!(!node.sampler.read_again(&look, &node.pod_index, [1].into_iter()), "it is of this look already");
-    assert!(!node.sampler.read_again(&look, &node.pod_index, [7].into_iter()), "nobody");
+    assert!(
+        !node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()),
+        "it is of this sample already"
+    );
+    assert!(!node.sampler.read_again(&sample, &node.pod_index, [7].into_iter()), "nobody");
 }
 
 #[test]
 fn the_order_ahead_is_the_order_of_the_pass() {
     let mut node = Node::new();
     node.use_memory(1000 * MIB);
-    let (decision, snapshot) = node.look(true);
+    let (decision, snapshot) = node.sample(true);
     let mut ahead = Vec::new();
     node.engine.rank_ahead(&snapshot, &mut ahead);
     assert_eq!(ahead.len(), 2);
