@@ -42,7 +42,7 @@ fn everybody_in_the_pod_ends_and_nobody_outside() {
 
     let mut killer = fixture.killer();
     let outcomes = killer.kill(target(&pod));
-    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     let whole_group = has_group_kill(&fixture);
     assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
@@ -66,10 +66,10 @@ fn more_processes_than_a_batch() {
     bomb.wait_event("forked").unwrap();
     let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, Duration::from_millis(1)));
-    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["term", "kill", "terminated"]);
     let KillProgress::TermSent(sum) = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!(sum, &Signalled { sent: 301, ..Signalled::default() });
-    assert!(matches!(outcomes[2].progress, KillProgress::Gone { killed: 301, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[2].progress, KillProgress::Terminated { killed: 301, .. }), "{outcomes:?}");
     assert_eq!(pod.processes(), [0_u32; 0]);
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -87,7 +87,7 @@ fn who_has_left_the_pod_is_let_be() {
     assert!(matches!(killer.next().progress, KillProgress::TermSent(Signalled { sent: 2, .. })));
     other.add(leaver.pid()).unwrap();
     let outcomes = killer.wait_last();
-    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut stayer), Some(9));
     assert!(leaver.process().is_running().unwrap());
     drop(killer);
@@ -105,7 +105,7 @@ fn who_comes_during_the_grace_period_ends_too() {
     // As a probe or `kubectl exec` does, also into a group that was not there.
     let late_group = pod.group("late").unwrap();
     let mut late = stubborn(&late_group);
-    assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut late), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -121,7 +121,7 @@ fn a_cgroup_that_goes_away_meanwhile_is_gone() {
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     // As the runtime does when the pod is deleted at the same time.
     pod.destroy().unwrap();
-    assert_eq!(steps(&killer.wait_last()), ["gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["terminated"]);
     drop((victim, killer));
     fixture.subtree.remove().unwrap();
 }

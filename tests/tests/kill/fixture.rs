@@ -187,9 +187,9 @@ pub(crate) fn steps(outcomes: &[KillUpdate]) -> Vec<&'static str> {
         KillProgress::WouldSignal { .. } => "would signal",
         KillProgress::TermSent(_) => "term",
         KillProgress::KillSent { .. } => "kill",
-        KillProgress::Trouble { .. } => "trouble",
-        KillProgress::Gone { .. } => "gone",
-        KillProgress::Left { .. } => "left",
+        KillProgress::Error { .. } => "error",
+        KillProgress::Terminated { .. } => "terminated",
+        KillProgress::ProcessesRemaining { .. } => "processes_remaining",
         KillProgress::Answered { .. } => "answered",
         KillProgress::Abandoned => "abandoned",
     };

@@ -34,14 +34,14 @@ fn bomb(label: &str, kill: impl FnOnce(KillTarget) -> KillTarget) -> Vec<&'stati
 #[test]
 fn a_fork_bomb_ends() {
     let pids = |target| KillTarget { resource: Resource::Pids, ..target };
-    assert_eq!(bomb("bomb-hard", pids), ["kill", "gone"]);
+    assert_eq!(bomb("bomb-hard", pids), ["kill", "terminated"]);
     let grace = Duration::from_millis(50);
     let graceful = |target| KillTarget { grace, ..pids(target) };
-    assert_eq!(bomb("bomb-grace", graceful), ["term", "kill", "gone"]);
+    assert_eq!(bomb("bomb-grace", graceful), ["term", "kill", "terminated"]);
     let soft = |target| KillTarget { hard: false, ..graceful(target) };
-    assert_eq!(bomb("bomb-soft", soft), ["term", "kill", "gone"]);
+    assert_eq!(bomb("bomb-soft", soft), ["term", "kill", "terminated"]);
     let memory = |target| KillTarget { hard: false, grace, ..target };
-    assert_eq!(bomb("bomb-memory", memory), ["term", "kill", "gone"]);
+    assert_eq!(bomb("bomb-memory", memory), ["term", "kill", "terminated"]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_fork_bomb_ends_also_where_forking_cannot_be_stopped() {
         let groups = target.groups.into_iter().map(|dirs| CgroupDirs { pids: None, ..dirs });
         KillTarget { groups: groups.collect(), ..target }
     };
-    assert_eq!(bomb("bomb-blind", blind), ["kill", "gone"]);
+    assert_eq!(bomb("bomb-blind", blind), ["kill", "terminated"]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_limit_that_somebody_sets_meanwhile_stays() {
     let mut killer = fixture.killer();
     killer.begin(KillTarget { grace: Duration::from_millis(500), ..target(&pod) }).unwrap();
     pod.limit_pids(77).unwrap();
-    assert_eq!(steps(&killer.wait_last()), ["term", "kill", "gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["term", "kill", "terminated"]);
     assert_eq!(pod.pids_limit().unwrap(), "77");
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -120,8 +120,8 @@ fn what_is_not_waited_for_is_counted() {
     let victim = tame(&container);
     let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, LONG));
-    assert_eq!(steps(&outcomes), ["term", "gone"]);
-    assert_eq!(outcomes[1].progress, KillProgress::Gone { killed: 0, unreaped: Some(1) });
+    assert_eq!(steps(&outcomes), ["term", "terminated"]);
+    assert_eq!(outcomes[1].progress, KillProgress::Terminated { killed: 0, unreaped: Some(1) });
     drop((victim, killer));
     fixture.subtree.remove().unwrap();
 }

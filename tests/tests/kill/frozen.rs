@@ -16,7 +16,7 @@ fn a_frozen_pod_ends() {
     let mut victim = stubborn(&container);
     pod.freeze(true).unwrap();
     let mut killer = fixture.killer();
-    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -31,7 +31,7 @@ fn a_frozen_container_ends() {
     nested.freeze(true).unwrap();
     container.freeze(true).unwrap();
     let mut killer = fixture.killer();
-    assert_eq!(steps(&killer.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "gone"]);
+    assert_eq!(steps(&killer.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "terminated"]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
     }
@@ -71,8 +71,10 @@ fn frozen_from_above_is_reported_as_left() {
     config.kill_wait = Duration::from_millis(300);
     let mut killer = fixture.try_killer(config).unwrap();
     let outcomes = killer.kill(target(&pod));
-    assert_eq!(steps(&outcomes), ["kill", "left"]);
-    let KillProgress::Left { processes, unreachable: 0, unreadable_groups: 0 } = &outcomes[1].progress else {
+    assert_eq!(steps(&outcomes), ["kill", "processes_remaining"]);
+    let KillProgress::ProcessesRemaining { processes, unreachable: 0, unreadable_groups: 0 } =
+        &outcomes[1].progress
+    else {
         panic!("{outcomes:?}");
     };
     let [left] = processes.as_slice() else { panic!("{outcomes:?}") };

@@ -46,7 +46,7 @@ fn grown(kill: &KillUpdate) -> Option<u64> {
 
 /// It was killed at the end of the grace period, and not before.
 fn assert_granted(outcomes: &[KillUpdate], term: &KillUpdate, grace: Duration) {
-    assert_eq!(steps(outcomes), ["kill", "gone"]);
+    assert_eq!(steps(outcomes), ["kill", "terminated"]);
     assert_eq!(grown(&outcomes[0]), None);
     assert!(outcomes[0].at_ns - term.at_ns >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
 }
@@ -64,7 +64,7 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
         terminate(&mut killer, bounded(&pod, LONG));
         hog.go().unwrap();
         let outcomes = killer.wait_last();
-        assert_eq!(steps(&outcomes), ["kill", "gone"]);
+        assert_eq!(steps(&outcomes), ["kill", "terminated"]);
         assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
         assert_eq!((ended_by(&mut hog), ended_by(&mut quiet)), (Some(9), Some(9)));
         assert!(is_alive(other.pid()));
@@ -229,7 +229,7 @@ fn a_cgroup_that_goes_away_while_it_is_watched_is_gone() {
     let mut killer = fixture.killer();
     terminate(&mut killer, bounded(&pod, LONG));
     pod.destroy().unwrap();
-    assert_eq!(steps(&killer.wait_last()), ["gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["terminated"]);
     drop((victim, killer));
     fixture.subtree.remove().unwrap();
 }

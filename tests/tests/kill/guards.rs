@@ -57,7 +57,7 @@ fn not_a_group_that_took_the_place_of_another() {
     assert!(is_alive(bystander.pid()));
     let dirs = dirs_of(&pod);
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };
-    assert_eq!(steps(&killer.kill(KillTarget { groups: vec![dirs], ..decided })), ["kill", "gone"]);
+    assert_eq!(steps(&killer.kill(KillTarget { groups: vec![dirs], ..decided })), ["kill", "terminated"]);
     drop(killer);
     fixture.subtree.remove().unwrap();
 }

@@ -31,10 +31,10 @@ fn who_cannot_end_gives_back_its_memory() {
     config.kill_wait = Duration::from_millis(300);
     let mut killer = fixture.try_killer(config).unwrap();
     let outcomes = killer.kill(target(&pod));
-    assert_eq!(steps(&outcomes), ["kill", "left"]);
+    assert_eq!(steps(&outcomes), ["kill", "processes_remaining"]);
     assert!(matches!(
         &outcomes[1].progress,
-        KillProgress::Left { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
+        KillProgress::ProcessesRemaining { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
     ));
     assert_eq!(killer.reaped.recv_timeout(HANG), Ok(MreleaseResult::Released));
     wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
@@ -59,7 +59,7 @@ fn each_killed_process_is_seen_to_once() {
     let (pod, container) = fixture.pod(1);
     let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
     let mut killer = fixture.killer();
-    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
     }

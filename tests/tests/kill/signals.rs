@@ -21,7 +21,7 @@ fn sigkill_comes_after_the_grace_period_and_not_before() {
     let mut killer = fixture.killer();
     let grace = Duration::from_millis(300);
     let outcomes = killer.kill(soft(&pod, grace));
-    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["term", "kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     let [term, kill, gone] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     let termed_ns = Record::read(&path).unwrap().term.unwrap();
@@ -39,8 +39,8 @@ fn who_ends_in_time_gets_no_sigkill() {
         let mut victim = run(&container, "--term-delay 200 hold --size 1M");
         let mut killer = fixture.killer();
         let outcomes = killer.kill(KillTarget { hard, ..soft(&pod, LONG) });
-        assert_eq!(steps(&outcomes), ["term", "gone"]);
-        assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 0, .. }));
+        assert_eq!(steps(&outcomes), ["term", "terminated"]);
+        assert!(matches!(outcomes[1].progress, KillProgress::Terminated { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
         drop(killer);
         fixture.subtree.remove().unwrap();
@@ -79,7 +79,7 @@ fn for_a_soft_threshold_handlers_of_sigterm_may_fork() {
     let (mut shell, done) = shell(&fixture, &container);
     let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, LONG));
-    assert_eq!(steps(&outcomes), ["term", "gone"]);
+    assert_eq!(steps(&outcomes), ["term", "terminated"]);
     assert_eq!(shell.wait().unwrap().code(), Some(7));
     // Once: what the handler forks is not signalled again.
     assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
@@ -94,7 +94,7 @@ fn stopped_processes_get_to_handle_sigterm() {
     let mut victim = tame(&container);
     stop(victim.pid());
     let mut killer = fixture.killer();
-    assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "gone"]);
+    assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "terminated"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -107,7 +107,7 @@ fn stopped_processes_are_killed() {
     let mut victim = stubborn(&container);
     stop(victim.pid());
     let mut killer = fixture.killer();
-    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "gone"]);
+    assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -128,7 +128,7 @@ fn a_worse_node_shortens_the_grace_period() {
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     killer.shorten(1, target(&pod));
     let outcomes = killer.wait_last();
-    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
     assert!(outcomes.iter().all(|outcome| outcome.decision == 1));
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
@@ -145,7 +145,7 @@ fn a_monitor_of_a_container_is_not_asked_to_end() {
     let mut victim = run(&container, "--term-delay 300 hold --size 1M");
     let mut killer = fixture.killer();
     let outcomes = killer.kill(soft(&pod, Duration::from_secs(2)));
-    assert_eq!(steps(&outcomes), ["term", "kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["term", "kill", "terminated"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     assert_eq!(ended_by(&mut monitor), Some(9));
     drop(killer);

@@ -46,7 +46,7 @@ fn the_kernel_kills_the_whole_group() {
     let mut victims = [stubborn(&seat(&pod)), stubborn(&seat(&container)), tame(&nested)];
     let mut killer = killer(&fixture);
     let outcomes = killer.kill(only(&pod, target(&pod)));
-    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert!(sum.whole_group);
     for victim in &mut victims {
@@ -67,10 +67,10 @@ fn whoever_ended_with_the_group_is_seen_to() {
     let mut victims: Vec<_> = (0..5).map(|_| stubborn(&container)).collect();
     let mut killer = killer(&fixture);
     let outcomes = killer.kill(only(&pod, target(&pod)));
-    assert_eq!(steps(&outcomes), ["kill", "gone"]);
+    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
     let KillProgress::KillSent { signalled: sum, .. } = &outcomes[0].progress else { panic!("{outcomes:?}") };
     assert_eq!((sum.sent, sum.whole_group), (5, true));
-    assert!(matches!(outcomes[1].progress, KillProgress::Gone { killed: 5, .. }), "{outcomes:?}");
+    assert!(matches!(outcomes[1].progress, KillProgress::Terminated { killed: 5, .. }), "{outcomes:?}");
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
         killer.reaped.recv_timeout(HANG).unwrap();
@@ -94,7 +94,7 @@ fn a_frozen_group_ends_at_once_and_a_soft_one_is_thawed() {
     assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
     std::fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     killer.begin(only(&pod, target(&pod))).unwrap();
-    assert_eq!(steps(&killer.wait_last()), ["kill", "gone"]);
+    assert_eq!(steps(&killer.wait_last()), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -109,7 +109,7 @@ fn processes_that_end_in_time_are_not_killed() {
     }
     let mut victims = [tame(&container), tame(&seat(&pod))];
     let mut killer = killer(&fixture);
-    assert_eq!(steps(&killer.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "gone"]);
+    assert_eq!(steps(&killer.kill(only(&pod, soft(&pod, Duration::from_secs(600))))), ["term", "terminated"]);
     for victim in &mut victims {
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     }

@@ -41,12 +41,12 @@ pub enum KillProgress {
         grown: Option<u64>,
     },
     /// A step could not be done; the work goes on without it.
-    Trouble {
+    Error {
         /// Operation, subject and cause.
         what: String,
     },
     /// No process is left in the pod's cgroup. Nothing follows.
-    Gone {
+    Terminated {
         /// Processes that SIGKILL was sent to; the others ended by themselves or with the group.
         killed: u32,
         /// Tasks that ended but were not waited for by their parents, where the pids controller
@@ -54,7 +54,7 @@ pub enum KillProgress {
         unreaped: Option<u64>,
     },
     /// Given up: these survive. Nothing follows.
-    Left {
+    ProcessesRemaining {
         /// Who and why, by process id.
         processes: Vec<UnkillableProcess>,
         /// Processes of the pod that this PID namespace does not show.
@@ -79,8 +79,11 @@ impl KillProgress {
     /// Whether nothing follows.
     pub fn is_last(&self) -> bool {
         match self {
-            Self::WouldSignal { .. } | Self::Gone { .. } | Self::Left { .. } | Self::Abandoned => true,
-            Self::TermSent(_) | Self::KillSent { .. } | Self::Trouble { .. } | Self::Answered { .. } => false,
+            Self::WouldSignal { .. }
+            | Self::Terminated { .. }
+            | Self::ProcessesRemaining { .. }
+            | Self::Abandoned => true,
+            Self::TermSent(_) | Self::KillSent { .. } | Self::Error { .. } | Self::Answered { .. } => false,
         }
     }
 }

@@ -262,7 +262,7 @@ impl Job {
         let Some(limit) = self.growth_limit else { return };
         match Growth::since_now(self.victim.groups(), limit, processes) {
             Ok(growth) => self.growth = Some(growth),
-            Err(unknown) => self.victim.report(KillProgress::Trouble { what: unknown.to_string() }),
+            Err(unknown) => self.victim.report(KillProgress::Error { what: unknown.to_string() }),
         }
     }
 
@@ -272,7 +272,7 @@ impl Job {
         let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= now_ns())?;
         growth.exceeded(processes, now_ns).unwrap_or_else(|unknown| {
             self.growth = None;
-            self.victim.report(KillProgress::Trouble { what: unknown.to_string() });
+            self.victim.report(KillProgress::Error { what: unknown.to_string() });
             None
         })
     }
@@ -292,7 +292,7 @@ impl Job {
         let is_gone = self.victim.is_gone(processes);
         if is_gone {
             let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
-            self.end(KillProgress::Gone { killed, unreaped });
+            self.end(KillProgress::Terminated { killed, unreaped });
         }
         is_gone
     }

@@ -151,11 +151,10 @@ impl Work {
             KillProgress::TermSent(signalled) | KillProgress::KillSent { signalled, .. } => {
                 signalled.unreachable
             }
-            KillProgress::WouldSignal { unreachable, .. } | KillProgress::Left { unreachable, .. } => {
-                *unreachable
-            }
-            KillProgress::Trouble { .. }
-            | KillProgress::Gone { .. }
+            KillProgress::WouldSignal { unreachable, .. }
+            | KillProgress::ProcessesRemaining { unreachable, .. } => *unreachable,
+            KillProgress::Error { .. }
+            | KillProgress::Terminated { .. }
             | KillProgress::Answered { .. }
             | KillProgress::Abandoned => 0,
         };

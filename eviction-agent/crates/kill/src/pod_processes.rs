@@ -157,7 +157,7 @@ impl PodProcesses {
                     Err(error) if self.killed.is_empty() => {
                         let path = group.path.display();
                         let what = format!("write {path}/cgroup.kill: {error}");
-                        self.updates.push((now_ns(), KillProgress::Trouble { what }));
+                        self.updates.push((now_ns(), KillProgress::Error { what }));
                     }
                     Err(_) => {}
                 }
@@ -189,7 +189,7 @@ impl PodProcesses {
         self.groups.iter().filter_map(pids_current).reduce(|a, b| a + b)
     }
 
-    /// Who is left, as [`KillProgress::Left`] has it.
+    /// Who is left, as [`KillProgress::ProcessesRemaining`] has it.
     pub(super) fn left(&self, processes: &mut CgroupProcesses) -> KillProgress {
         let mut left: Vec<UnkillableProcess> = Vec::new();
         let mut unreachable = 0;
@@ -207,7 +207,7 @@ impl PodProcesses {
             unreadable_groups += processes.unreadable_groups;
         }
         left.sort_unstable_by_key(|process| process.pid);
-        KillProgress::Left { processes: left, unreachable, unreadable_groups }
+        KillProgress::ProcessesRemaining { processes: left, unreachable, unreadable_groups }
     }
 
     /// Nothing in the pod forks from now on, as far as that can be had.
@@ -291,7 +291,7 @@ fn is_frozen_above(group: &PinnedCgroup) -> bool {
 }
 
 fn trouble(error: &ScopedWriteError) -> KillProgress {
-    KillProgress::Trouble { what: eviction_core::error::chain(error) }
+    KillProgress::Error { what: eviction_core::error::chain(error) }
 }
 
 /// Adds to a sorted list without repeating.

@@ -184,17 +184,17 @@ impl ControlLoop {
             return self.take_answer(&it, outcome);
         }
         let result = match &outcome.progress {
-            KillProgress::Gone { .. } => Some(Ok(())),
+            KillProgress::Terminated { .. } => Some(Ok(())),
             // The kubelet terminates it as well.
-            KillProgress::Left { .. } if it.api.is_some() => None,
-            KillProgress::Left { processes, unreachable, .. } => {
+            KillProgress::ProcessesRemaining { .. } if it.api.is_some() => None,
+            KillProgress::ProcessesRemaining { processes, unreachable, .. } => {
                 let left = processes.len() + *unreachable as usize;
                 Some(Err(format!("{left} processes outlive SIGKILL").into()))
             }
             _ => None,
         };
         let is_last = outcome.progress.is_last();
-        if !(it.reported_gone && matches!(outcome.progress, KillProgress::Gone { .. })) {
+        if !(it.reported_gone && matches!(outcome.progress, KillProgress::Terminated { .. })) {
             self.publish_step(&it, Step::Progress(outcome));
         }
         if !is_last {
@@ -252,7 +252,7 @@ impl ControlLoop {
     /// Publishes that the killer rejects an eviction that the API server may still carry out: that does not end it.
     pub(super) fn publish_kill_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let Some(decision) = it.decision else { return };
-        let progress = KillProgress::Trouble { what: format!("the pod is not killed instead: {refused}") };
+        let progress = KillProgress::Error { what: format!("the pod is not killed instead: {refused}") };
         let pod = Arc::clone(&it.pod);
         self.publish_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
     }

@@ -148,7 +148,7 @@ impl ControlLoop {
     pub(super) fn publish_gone(&mut self, over: &InFlightEviction) {
         let Some(decision) = over.decision else { return };
         let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
-        let progress = KillProgress::Gone { killed: 0, unreaped: None };
+        let progress = KillProgress::Terminated { killed: 0, unreaped: None };
         self.publish_step(over, Step::Progress(KillUpdate { decision, pod, at_ns, progress }));
     }
 }

@@ -382,7 +382,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
             assert_eq!(control_loop.executing().count(), usize::from(killing));
             if killing {
-                let gone = KillProgress::Gone { killed: 1, unreaped: None };
+                let gone = KillProgress::Terminated { killed: 1, unreaped: None };
                 assert!(control_loop.take_outcome(outcome(gone)), "and now it may");
                 assert_eq!(control_loop.executing().count(), 0);
             }

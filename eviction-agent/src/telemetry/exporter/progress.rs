@@ -155,8 +155,8 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             let why: Vec<_> = grown.into_iter().chain(why).collect();
             ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
         }
-        KillProgress::Trouble { what } => ("error", None, Some(what)),
-        KillProgress::Gone { unreaped, killed: _ } => {
+        KillProgress::Error { what } => ("error", None, Some(what)),
+        KillProgress::Terminated { unreaped, killed: _ } => {
             let unreaped = unreaped.filter(|count| *count > 0);
             (
                 TERMINATED,
@@ -164,7 +164,7 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
                 unreaped.map(|count| format!("{count} terminated processes are not reaped yet")),
             )
         }
-        KillProgress::Left { processes, unreachable, unreadable_groups } => {
+        KillProgress::ProcessesRemaining { processes, unreachable, unreadable_groups } => {
             let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
             let mut why = survivors.collect::<Vec<_>>().join(", ");
             if unreachable > 0 {

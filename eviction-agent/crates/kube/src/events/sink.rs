@@ -98,7 +98,7 @@ impl Phase {
     fn of(progress: &KillProgress) -> Self {
         match progress {
             KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Goes,
-            KillProgress::Gone { .. } => Self::Gone,
+            KillProgress::Terminated { .. } => Self::Gone,
             KillProgress::Abandoned => Self::Stays,
             KillProgress::Answered { operation, is_dry, .. }
                 if *is_dry || *operation == ApiOperation::Condition =>
@@ -112,9 +112,9 @@ impl Phase {
                 ApiResult::Unknown { .. } => Self::Unknown,
                 _ => Self::Same,
             },
-            KillProgress::WouldSignal { .. } | KillProgress::Trouble { .. } | KillProgress::Left { .. } => {
-                Self::Same
-            }
+            KillProgress::WouldSignal { .. }
+            | KillProgress::Error { .. }
+            | KillProgress::ProcessesRemaining { .. } => Self::Same,
         }
     }
 }
@@ -290,7 +290,7 @@ mod tests {
         KillProgress::KillSent { signalled: Signalled::default(), grown: None }
     }
 
-    const GONE: KillProgress = KillProgress::Gone { killed: 0, unreaped: None };
+    const GONE: KillProgress = KillProgress::Terminated { killed: 0, unreaped: None };
 
     fn unknown() -> KillProgress {
         answered(ApiResult::Unknown { why: "".into() })
