@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use serde_json::{Value, json};
 use tests::cluster::{Binaries, Cluster, NAME, Options};
+use tests::file_system::{FileSystem, Kind};
 use tests::helm::{Helm, chart};
 
 use crate::image::{IMAGE, agents_pod, printed};
@@ -15,8 +17,20 @@ use crate::world::{self, NODE, World, growing, pod, running, small};
 /// What the hog takes: less than the agent leaves to pods, and more than the kubelet asks for.
 const HOG_MIB: u64 = 650;
 
+/// The runtime's socket in a directory that is a shared mount, as all of a node are; `/` of this machine may be private.
+fn shared_socket(world: &World) -> anyhow::Result<FileSystem> {
+    let directory = FileSystem::new(Kind::Tmpfs, 1 << 20, "eviction-cri")?;
+    let socket = directory.path().join(SOCKET);
+    mount_change(directory.path(), MountPropagationFlags::SHARED)?;
+    std::fs::write(&socket, "")?;
+    mount_bind(world.node.path().join(SOCKET), &socket)?;
+    Ok(directory)
+}
+
+const SOCKET: &str = "containerd.sock";
+
 /// What this machine's network and folders ask for; and a margin that is far from the kubelet's own threshold.
-fn values(world: &World) -> Value {
+fn values(world: &World, runtime: &Path) -> Value {
     let folder = world.node.path();
     let port = world.cluster.port().to_string();
     let capabilities = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK"];
@@ -32,7 +46,10 @@ fn values(world: &World) -> Value {
         "capabilities": {"base": own},
         "stateDir": folder.join("state"),
         "kubelet": {"certificateFile": folder.join("certificates/kubelet.crt")},
+        "disks": {"criSocketDir": runtime},
         "config": {
+            "eviction": {"nodeReclaim": "CRI"},
+            "reclaim": {"criSocket": runtime.join(SOCKET)},
             "thresholdMargin": {"value": "300Mi"},
             "thresholds": {"configz": {"address": "127.0.0.1", "port": world.node.kubelet_port()}},
         },
@@ -125,6 +142,10 @@ fn ask_by_plugin(cluster: &Cluster) {
     assert!(code == Some(0) && screen.contains(NODE) && screen.contains("memory"), "{code:?} {screen}");
     let (code, checked) = plugin(&["--namespace", NAME, "check", NODE, "-o", "json"]);
     assert!(code == Some(0) && checked.contains("/etc/eviction-agent/agent.yaml"), "{code:?} {checked}");
+    let checked: Value = serde_json::from_str(&checked).unwrap();
+    let cri = checked["sources"].as_array().unwrap().iter().find(|it| it["source"] == "cri").unwrap();
+    let (backend, reason) = (cri["backend"].as_str().unwrap(), cri["reason"].as_str().unwrap());
+    assert!(backend.starts_with("containerd ") && reason.contains("/run/eviction-agent-cri"), "{cri}");
     let (code, refused) = plugin(&["top", NODE, "--no-such-option"]);
     assert!(code == Some(2) && refused.contains("--no-such-option"), "{code:?} {refused}");
     let (code, refused) = plugin(&["top", "n2"]);
@@ -146,15 +167,20 @@ fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
     config["address"] = json!("0.0.0.0");
     let Some(mut world) = world::node(&options, &config) else { return };
     world.node.import_archive(&image).unwrap();
+    let runtime = shared_socket(&world).unwrap();
     let helm = helm.of_cluster(world.cluster.admin_kubeconfig().unwrap());
     let file = world.node.path().join("values.json");
-    std::fs::write(&file, values(&world).to_string()).unwrap();
+    std::fs::write(&file, values(&world, runtime.path()).to_string()).unwrap();
     let chart = chart();
     let release = [NAME, chart.to_str().unwrap(), "--namespace", NAME];
     let install = ["install", "--create-namespace", "--values", file.to_str().unwrap()];
     helm.run(&[&install[..], &release].concat()).unwrap();
     let ready = |cluster: &Cluster| Ok(agents_pod(cluster).map(|pod| pod["metadata"]["uid"].clone()));
-    let first = world.cluster.until("the agent's pod is Ready", ready).unwrap();
+    let first = world.cluster.until("the agent's pod is Ready", ready).unwrap_or_else(|error| {
+        let list =
+            world.cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
+        panic!("{error:#}: {:#}; {:#?}", list["items"][0]["status"], warnings(world.node.path()))
+    });
 
     // In the dry run the server agrees, and the pod stays.
     let hog = world.image("hog", &growing(1, HOG_MIB));

@@ -69,7 +69,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $_ := set $thresholds "configz" $configz }}
 {{- end }}
 {{- $_ := set $config "thresholds" $thresholds }}
+{{- if include "eviction-agent.reclaims" . }}
+{{- $reclaim := default dict $config.reclaim }}
+{{- $_ := set $reclaim "criSocket" "unix:///run/eviction-agent-cri/cri.sock" }}
+{{- $_ := set $config "reclaim" $reclaim }}
+{{- end }}
 {{- toYaml $config }}
+{{- end }}
+
+{{- /* Whether the agent removes images and containers, through the container `cri-proxy`; empty if not. */}}
+{{- define "eviction-agent.reclaims" -}}
+{{- if eq (dig "eviction" "nodeReclaim" "Kubelet" .Values.config) "CRI" }}true{{ end }}
 {{- end }}
 
 {{- /* The option for which the agent signals processes; empty if there is none. */}}

@@ -4,11 +4,8 @@ DaemonSet: the test is such a pod that ends. */}}
 {{- $root := .root -}}
 {{- $daemon := .daemon -}}
 {{- $args := concat .args (include "eviction-agent.storageArgs" .root | fromYamlArray) -}}
-{{- $reclaims := eq (dig "eviction" "nodeReclaim" "Kubelet" .root.Values.config) "CRI" -}}
+{{- $reclaims := include "eviction-agent.reclaims" .root -}}
 {{- $criSocketDir := .root.Values.disks.criSocketDir | default "/run/containerd" -}}
-{{- if $reclaims }}
-{{- $args = append $args "--cri-socket=/run/eviction-agent-cri/cri.sock" -}}
-{{- end }}
 {{- $capabilities := concat .root.Values.capabilities.base (.root.Values.disks.readPodStorage | ternary (list "DAC_READ_SEARCH") list) .root.Values.capabilities.extra | uniq -}}
 {{- with .root.Values -}}
 serviceAccountName: {{ include "eviction-agent.serviceAccount" $root }}
