@@ -19,7 +19,7 @@ pub(super) struct CriProxyArgs {
     cri_socket: Endpoint,
     /// Socket to serve at, for the agent's --cri-socket; a socket that is there is replaced
     #[arg(long, value_name = "PATH")]
-    listen: PathBuf,
+    socket: PathBuf,
 }
 
 fn endpoint(text: &str) -> Result<Endpoint, String> {
@@ -28,14 +28,14 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 
 /// Runs the verb until SIGTERM or SIGINT.
 pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, Ended> {
-    let CriProxyArgs { cri_socket, listen: path } = args;
-    let failed = |error: std::io::Error| Failure::because(format!("serve at {}", path.display()), &error);
+    let CriProxyArgs { cri_socket, socket } = args;
+    let failed = |error: std::io::Error| Failure::because(format!("serve at {}", socket.display()), &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
-        let listener = listen(path).map_err(failed)?;
-        tracing::info!(socket = %path.display(), runtime = %cri_socket.path().display(), "CRI proxy");
+        let listener = listen(socket).map_err(failed)?;
+        tracing::info!(socket = %socket.display(), runtime = %cri_socket.path().display(), "CRI proxy");
         tokio::select! {
             error = serve(&listener, cri_socket) => Err(failed(error).into()),
             _ = terminated.recv() => Ok(ExitCode::SUCCESS),

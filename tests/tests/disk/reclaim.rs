@@ -151,7 +151,7 @@ fn through_the_proxy_images_go_as_without_it() {
     let testbed = testbed!();
     let socket = testbed.disk.outside().join("proxy.sock");
     let mut command = Command::new(agent::binary().unwrap());
-    command.args(["cri-proxy", "--cri-socket"]).arg(testbed.containerd.socket()).arg("--listen").arg(&socket);
+    command.args(["cri-proxy", "--cri-socket"]).arg(testbed.containerd.socket()).arg("--socket").arg(&socket);
     let mut proxy = command.spawn().unwrap();
     wait_until("the socket of the proxy", || socket.exists()).unwrap();
     let mut agent = testbed.start_at(&socket, 30, "kill");

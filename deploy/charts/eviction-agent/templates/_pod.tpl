@@ -33,7 +33,7 @@ initContainers:
   args:
   - cri-proxy
   - --cri-socket={{ dig "reclaim" "criSocket" "" .config | default (printf "%s/%s.sock" $criSocketDir (base $criSocketDir)) }}
-  - --listen=/run/eviction-agent-cri/cri.sock
+  - --socket=/run/eviction-agent-cri/cri.sock
   resources:
     requests: {cpu: 1m, memory: 8Mi}
     limits: {memory: 64Mi}
