@@ -9,7 +9,7 @@ use tests::story::Story;
 
 use crate::world::{self, World, chosen, climbing, growing, knows, outcome, pod};
 
-/// How often it is reported, where the environment says nothing else.
+/// How often it is run, unless the environment says otherwise.
 const ROUNDS: usize = 5;
 /// Says how often; twenty in a nightly run.
 const MORE: &str = "EVICTION_AGENT_ROUNDS";

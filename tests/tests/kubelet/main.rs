@@ -1,4 +1,4 @@
-//! Stories with a real node, reported by `cargo xtask e2e` alone: `cargo test` passes them over, for they
+//! Stories with a real node, run by `cargo xtask e2e` alone: `cargo test` passes them over, for they
 //! need the whole machine, one at a time.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
