@@ -59,7 +59,7 @@ impl Kubelet {
             Err(why) => why,
         };
         if let Some(last) = &given.last_heard {
-            return of_answer(last.clone(), true, noted(why, "what it source last counts"));
+            return of_answer(last.clone(), true, noted(why, "what it said last counts"));
         }
         if files == KubeletFiles::default() {
             return Err(why);
