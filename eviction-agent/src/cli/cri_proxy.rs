@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eviction_cri::Endpoint;
-use eviction_cri::proxy::{listen, serve};
+use eviction_cri::proxy::serve;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::Ended;
 use crate::daemon::Failure;
+use crate::telemetry::http::local::LocalSocket;
 
 /// Offer node reclaim the socket of the container runtime: what it reads, and removals of what is not in use
 #[derive(Debug, Args)]
@@ -17,7 +18,7 @@ pub(super) struct CriProxyArgs {
     /// Socket of the container runtime, such as unix:///run/containerd/containerd.sock
     #[arg(long, value_name = "PATH", value_parser = endpoint)]
     cri_socket: Endpoint,
-    /// Socket to serve at, for the agent's --cri-socket; a socket that is there is replaced
+    /// Socket to serve at, for the agent's --cri-socket; that of a process that has ended is replaced
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
 }
@@ -34,10 +35,10 @@ pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, Ended> {
     runtime.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
-        let listener = listen(socket).map_err(failed)?;
+        let listening = LocalSocket::bind(socket).map_err(failed)?;
         tracing::info!(socket = %socket.display(), runtime = %cri_socket.path().display(), "CRI proxy");
         tokio::select! {
-            error = serve(&listener, cri_socket) => Err(failed(error).into()),
+            error = serve(listening.listener(), cri_socket) => Err(failed(error).into()),
             _ = terminated.recv() => Ok(ExitCode::SUCCESS),
             _ = interrupted.recv() => Ok(ExitCode::SUCCESS),
         }

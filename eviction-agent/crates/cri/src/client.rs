@@ -82,7 +82,6 @@ impl Endpoint {
 /// A connection to the runtime. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Client {
-    grpc: Grpc<Connection>,
     sender: SendRequest<Body>,
 }
 
@@ -154,11 +153,7 @@ impl Client {
             .map_err(|error| failed(error.to_string()))?;
         // Its error is that of the call under way.
         tokio::spawn(async move { drop(connection.await) });
-        // Runtimes take any authority over a socket.
-        let origin = Uri::from_static("http://localhost");
-        let grpc =
-            Grpc::with_origin(Connection(sender.clone()), origin).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Self { grpc, sender })
+        Ok(Self { sender })
     }
 
     /// Sends a request on as it is.
@@ -179,7 +174,10 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = self.grpc.clone();
+        // Runtimes take any authority over a socket.
+        let origin = Uri::from_static("http://localhost");
+        let connection = Connection(self.sender.clone());
+        let mut grpc = Grpc::with_origin(connection, origin).max_decoding_message_size(MAX_MESSAGE);
         let failed = |code, message| CriError::Call { method, code, message };
         grpc.ready().await.map_err(|error| failed(tonic::Code::Unavailable, error.to_string()))?;
         let codec = ProstCodec::<Q, A>::default();

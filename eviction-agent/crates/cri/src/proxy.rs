@@ -5,7 +5,6 @@
 //! containers that have exited and images that no container uses.
 
 use std::io;
-use std::path::Path;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -18,12 +17,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::{
-    ContainerStatusRequest, ImageSpec, ImageStatusRequest, RemoveContainerRequest, RemoveImageRequest,
-};
+use crate::api::{ContainerStatusRequest, ImageSpec, RemoveContainerRequest, RemoveImageRequest};
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::{has_name_of, names_of_containers};
-use crate::reclaim::{is_dead, read_containers, resolve_images};
+use crate::reclaim::{find_image, is_dead, read_containers, resolve_images};
 use crate::runtime::read_images_of_sandboxes;
 
 /// Requests are names and ids.
@@ -31,20 +28,6 @@ const MAX_REQUEST: usize = 64 << 10;
 
 /// A compression flag and the length of the message.
 const FRAME_HEADER: usize = 5;
-
-/// Listens at a path, in place of a socket that an earlier process has left there. Root alone may connect.
-///
-/// # Errors
-/// If that cannot be done.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
 
 /// Serves until there can be no more connections. Needs a tokio runtime.
 ///
@@ -130,9 +113,7 @@ async fn may_remove_image(client: &Client, request: RemoveImageRequest) -> Resul
     let Some(ImageSpec { image: name, .. }) = request.image else {
         return Err(Status::invalid_argument("RemoveImage: there is no image"));
     };
-    let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
-    let status = ImageStatusRequest { image: Some(spec), verbose: false };
-    let Some(image) = client.image_status(status).await.map_err(failed)?.image else { return Ok(()) };
+    let Some(image) = find_image(client, &name).await.map_err(failed)? else { return Ok(()) };
     let mut in_use = read_images_of_sandboxes(client).await.map_err(failed)?;
     in_use = resolve_images(client, &in_use).await.map_err(failed)?;
     in_use.extend(names_of_containers(&read_containers(client).await.map_err(failed)?));

@@ -392,17 +392,22 @@ pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, C
 pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
     let mut resolved = names.clone();
     for name in names {
-        let spec = ImageSpec { image: name.clone(), ..ImageSpec::default() };
-        let request = ImageStatusRequest { image: Some(spec), verbose: false };
-        match client.image_status(request).await {
-            Ok(status) => resolved.extend(status.image.map(|image| image.id)),
-            // A pod may ask for what is no name of an image at all.
-            Err(CriError::Call { code: tonic::Code::InvalidArgument | tonic::Code::NotFound, .. }) => {}
-            Err(error) => return Err(error),
-        }
+        resolved.extend(find_image(client, name).await?.map(|image| image.id));
     }
     resolved.remove("");
     Ok(resolved)
+}
+
+/// The image that the runtime finds by a name or an id.
+pub(crate) async fn find_image(client: &Client, name: &str) -> Result<Option<Image>, CriError> {
+    let spec = ImageSpec { image: name.to_owned(), ..ImageSpec::default() };
+    let request = ImageStatusRequest { image: Some(spec), verbose: false };
+    match client.image_status(request).await {
+        Ok(status) => Ok(status.image),
+        // A pod may ask for what is no name of an image at all.
+        Err(CriError::Call { code: tonic::Code::InvalidArgument | tonic::Code::NotFound, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a container has exited. One that is gone is not dead: there is nothing to remove.

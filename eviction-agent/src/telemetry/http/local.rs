@@ -41,13 +41,13 @@ pub(crate) struct LocalSocket {
 }
 
 impl LocalSocket {
-    /// Listens at this path, in place of an agent that is gone. Only the agent's user can connect (mode 0600).
+    /// Listens at this path, in place of a process that has ended. Only its own user can connect (mode 0600).
     ///
     /// # Errors
-    /// If another agent listens there, or the file cannot be made.
+    /// If another process listens there, or the file cannot be made.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens there"));
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
         }
         // What is there may be replaced only if it is the socket of an agent that is gone.
         if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
@@ -64,6 +64,11 @@ impl LocalSocket {
         std::fs::rename(&new, path)?;
         let inode = std::fs::symlink_metadata(path)?.ino();
         Ok(Self { listener, path: path.to_owned(), inode })
+    }
+
+    /// Where connections come in.
+    pub(crate) fn listener(&self) -> &UnixListener {
+        &self.listener
     }
 
     /// Serves until dropped.
