@@ -103,7 +103,7 @@ impl FileSystem {
     pub fn unmount(&self) -> Result<()> {
         // A process that another test has just started may have a descriptor, until it executes its program.
         let mut unmounted = Err(Errno::BUSY);
-        wait_until("nobody uses the file system", || {
+        wait_until("the file system is not in use", || {
             unmounted = unmount(&self.point, UnmountFlags::empty());
             unmounted != Err(Errno::BUSY)
         })?;

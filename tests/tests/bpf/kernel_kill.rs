@@ -25,10 +25,10 @@ fn now_ns() -> u64 {
 
 /// The programs with kernel kill, and the dense hook attached, as near a line.
 fn fixture() -> Fixture {
-    rig_with(LoadOptions::default())
+    fixture_with(LoadOptions::default())
 }
 
-fn rig_with(options: LoadOptions) -> Fixture {
+fn fixture_with(options: LoadOptions) -> Fixture {
     let mut fixture = Fixture::with(&LoadOptions { kernel_kill: true, ..options });
     if !fixture.kernel.charge().unwrap().sees_every_charge {
         fixture.attach(AttachWhen::NearThreshold);
@@ -58,7 +58,7 @@ impl Node {
     fn begin_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Fixture, ArmedOrder) {
         let mut process = Stepper::start(group);
         process.step("touch 8");
-        let mut fixture = rig_with(options);
+        let mut fixture = fixture_with(options);
         let order = self.order(&mut fixture);
         fixture.kernel.arm_kill(&order).unwrap();
         (process, fixture, order)
@@ -318,7 +318,7 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     let order = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..order };
     assert!(after.kernel.arm_kill(&order).unwrap().0 > number.0);
     // And they carry it out.
-    assert!(!before.kernel.disarm_kill().unwrap(), "nobody grew");
+    assert!(!before.kernel.disarm_kill().unwrap(), "no cgroup grew");
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let order = node.order(&mut after);
@@ -334,7 +334,7 @@ fn nothing_is_armed_after_it_was_disarmed_or_the_programs_are_gone() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut fixture, _) = node.begin(&node.victim);
-    assert!(!fixture.kernel.disarm_kill().unwrap(), "nobody grew");
+    assert!(!fixture.kernel.disarm_kill().unwrap(), "no cgroup grew");
     process.step(TOO_MUCH);
     process.step("free");
     let order = node.order(&mut fixture);

@@ -52,7 +52,7 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
     assert_eq!(
         fixture.kernel.reclaim_time(pod.id()).unwrap(),
         ReclaimTime::default(),
-        "nobody is in it itself"
+        "it has no process of its own"
     );
     assert_eq!(fixture.kernel.reclaim_time(idler.id()).unwrap(), ReclaimTime::default());
     drop(bystander);

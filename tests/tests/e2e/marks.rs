@@ -303,7 +303,7 @@ fn what_the_node_says_is_true_again_after_an_outage() {
     let late = world.condition("True", "SoftEvictionThresholdMet");
     assert!(
         time(&late, "lastTransitionTime") <= reopened,
-        "it changed before anybody could be reported: {late}"
+        "it changed before anything could be reported: {late}"
     );
     assert!(time(&late, "lastTransitionTime") >= time(&calm, "lastTransitionTime"), "{late}");
     // Nothing of what was the case meanwhile is replayed.

@@ -34,16 +34,15 @@ const SECURITY: &str = "bullseye-security";
 
 const BINARY: &str = "linux-binary";
 
-/// Loop devices, xfs, overlays, FUSE and project quotas, with what those need. The first argument is the folder of a package, the
-/// second gets `lib/modules`.
-const TAKE_MODULES: &str = "\
+/// Copies the modules for loop devices, xfs, overlays, FUSE and project quotas, with what those need. The first argument
+/// is the folder of a package, the second gets `lib/modules`.
+const COPY_MODULES: &str = "\
 for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
     if ! [ -d \"$all/kernel\" ]; then continue; fi
     release=$(basename \"$all\"); to=$2/lib/modules/$release
     mkdir -p \"$to\"; cd \"$all\"
     for part in modules.builtin* modules.order kernel/lib kernel/crypto kernel/arch/*/crypto \
-        kernel/drivers/block/loop.* kernel/fs/fuse kernel/fs/overlayfs \
-        kernel/fs/quota kernel/fs/xfs; do
+        kernel/drivers/block/loop.* kernel/fs/fuse kernel/fs/overlayfs kernel/fs/quota kernel/fs/xfs; do
         if [ -e \"$part\" ]; then cp -r --parents \"$part\" \"$to\"; fi
     done
     find \"$to\" -name '*.xz' -exec xz -d {} +
@@ -119,10 +118,10 @@ impl Cache {
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
-        take_modules(&tree.path(), &kept)?;
+        copy_modules(&tree.path(), &kept)?;
         if package.starts_with(BINARY) {
             drop(tree);
-            take_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &kept)?;
+            copy_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &kept)?;
         }
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         fs::write(&version, format!("{package} {size}\n"))
@@ -216,8 +215,8 @@ impl Cache {
     }
 }
 
-fn take_modules(tree: &Path, to: &Path) -> Result<()> {
-    shell::run(Command::new("sh").args(["-ec", TAKE_MODULES, "modules"]).arg(tree).arg(to))
+fn copy_modules(tree: &Path, to: &Path) -> Result<()> {
+    shell::run(Command::new("sh").args(["-ec", COPY_MODULES, "modules"]).arg(tree).arg(to))
 }
 
 /// What is kept, unless it was cut off.

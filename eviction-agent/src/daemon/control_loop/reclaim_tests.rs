@@ -33,7 +33,7 @@ const INODES_MET: &str = "nodefs.inodesFree: 99.9%";
 const DISK: &str = "/var/tmp";
 
 /// A node with a pod and this disk, the kubelet's thresholds, and what removes garbage.
-fn rig_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
+fn fixture_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
     let mut node = Node::new("reclaim", 128 * MIB, 200).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     let root = node.file("kubelet");
@@ -109,7 +109,7 @@ macro_rules! fixture {
         fixture!(Path::new(DISK), $thresholds, $node_reclaim)
     };
     ($disk:expr, $thresholds:expr, $node_reclaim:expr) => {
-        match rig_on($disk, $thresholds, $node_reclaim) {
+        match fixture_on($disk, $thresholds, $node_reclaim) {
             Some(fixture) => fixture,
             None => ::tests::skip!("no cgroups can be made here"),
         }

@@ -222,11 +222,11 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
         let mut seen = Vec::new();
         let mut evicted = 0;
         while evicted == 0 || seen.len() < TURNS {
-            let (end, name, operation) = fixture.turn().await;
+            let (end, name, allocated) = fixture.turn().await;
             assert_eq!(
-                operation.blocks,
+                allocated.blocks,
                 0,
-                "{profile:?}, turn {} for {name} that ended {end:?}: {operation}",
+                "{profile:?}, turn {} for {name} that ended {end:?}: {allocated}",
                 seen.len()
             );
             evicted += usize::from(end == Some(EvaluationEnd::Evicted));
@@ -248,10 +248,10 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
         fixture.warm_up().await;
         let mut grower = fixture.grower();
         for turn in 0..TURNS {
-            let (end, name, operation) = fixture.turn().await;
+            let (end, name, allocated) = fixture.turn().await;
             assert_eq!(
-                operation.blocks, 0,
-                "{profile:?}, turn {turn} for {name} that ended {end:?}: {operation}"
+                allocated.blocks, 0,
+                "{profile:?}, turn {turn} for {name} that ended {end:?}: {allocated}"
             );
         }
         assert!(grower.wait().unwrap().success());
@@ -259,8 +259,8 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
         stays.kill().unwrap();
         stays.wait().unwrap();
         while fixture.control_loop.is_terminating(&uid) {
-            let (end, name, operation) = fixture.turn().await;
-            assert_eq!(operation.blocks, 0, "{profile:?}, {name} that ended {end:?}: {operation}");
+            let (end, name, allocated) = fixture.turn().await;
+            assert_eq!(allocated.blocks, 0, "{profile:?}, {name} that ended {end:?}: {allocated}");
         }
         Some(())
     })

@@ -154,7 +154,7 @@ impl Case {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
         let (cache_full, kernel_kill, pods) = (false, false, super::hog_node::FEW);
         let (line, room) = (LINE, 64 * MIB);
-        let observer = Observer::Nobody;
+        let observer = Observer::None;
         Self { load, hog, rate, cache_full, kernel_kill, observer, pods, line, room, n }
     }
 

@@ -116,7 +116,7 @@ const LEAST: u64 = 4096 * MIB;
 /// Lets the hog grow, and prints when the line was crossed and when the hog died.
 pub(crate) fn inside(args: &Inside) -> Result<()> {
     let Inside { competitor, group, stamps, scratch, workload, competitors_folder, hog } = args;
-    let competitor = Competitor::named(competitor).context("nobody is known by that name")?;
+    let competitor = Competitor::named(competitor).context("there is no such program")?;
     let interrupt = Interrupt::install()?;
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;

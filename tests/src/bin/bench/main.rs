@@ -5,6 +5,7 @@
 //! `cargo xtask bench` builds the agent as it is shipped and runs this.
 #![forbid(unsafe_code)]
 
+mod agent_watcher;
 mod api;
 mod case;
 mod competitor;
@@ -17,9 +18,8 @@ mod idle;
 mod kernel_kill;
 mod load;
 mod observer;
-mod ours;
 mod overhead;
-mod plain;
+mod pollers;
 mod programs;
 mod reaction;
 mod runs;
@@ -177,7 +177,7 @@ fn run(args: &Args) -> Result<()> {
         Bench::Hogs { runs } => hogs::run(&mut testbed, *runs)?,
         Bench::Idle { seconds, alone } => {
             testbed.begin(None)?;
-            let rows = idle::measure(&testbed, *seconds, !alone, Observer::Nobody)?;
+            let rows = idle::measure(&testbed, *seconds, !alone, Observer::None)?;
             testbed.keep(rows)?;
         }
         Bench::Disk { runs, pairs, seconds } => disk::run(&mut testbed, *runs, *pairs, *seconds)?,
@@ -203,7 +203,7 @@ fn skeleton(testbed: &mut Testbed, crossings: usize, runs: usize, calm: u64) -> 
         let rows = reaction::ours(testbed, case)?;
         testbed.keep(rows)?;
     }
-    let rows = idle::measure(testbed, calm, false, Observer::Nobody)?;
+    let rows = idle::measure(testbed, calm, false, Observer::None)?;
     testbed.keep(rows)?;
     let size = size(&testbed.agent)?;
     testbed.keep([size])

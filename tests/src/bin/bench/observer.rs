@@ -13,7 +13,7 @@ const SCREENS: usize = 10;
 /// Who looks at the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observer {
-    Nobody,
+    None,
     /// `recorder` of the AgentConfiguration.
     Recorder,
     /// Ten `top`, each on a terminal of its own.
@@ -21,12 +21,12 @@ pub(crate) enum Observer {
 }
 
 impl Observer {
-    pub(crate) const ALL: [Self; 3] = [Self::Nobody, Self::Recorder, Self::Screens];
+    pub(crate) const ALL: [Self; 3] = [Self::None, Self::Recorder, Self::Screens];
 
     /// What is added to the name of a case.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
-            Self::Nobody => "",
+            Self::None => "",
             Self::Recorder => ", recording",
             Self::Screens => ", ten top",
         }
@@ -35,7 +35,7 @@ impl Observer {
     /// Prepares the agent for it.
     pub(crate) fn prepare(self, node: &Node, options: &mut Options) -> Result<()> {
         match self {
-            Self::Nobody => {}
+            Self::None => {}
             Self::Recorder => {
                 let file = node.file("recorder.yaml");
                 let config = json!({

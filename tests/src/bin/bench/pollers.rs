@@ -57,7 +57,7 @@ impl Means {
 
 /// A watcher that lives for one crossing.
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct Poller {
     means: Means,
     thread: Option<Thread>,
 }
@@ -69,13 +69,13 @@ struct Thread {
     end: Arc<AtomicBool>,
 }
 
-impl Plain {
+impl Poller {
     pub(crate) fn new(means: Means) -> Self {
         Self { means, thread: None }
     }
 }
 
-impl Watcher for Plain {
+impl Watcher for Poller {
     fn patience(&self) -> Duration {
         self.means.period() + Duration::from_secs(1)
     }

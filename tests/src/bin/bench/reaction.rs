@@ -5,13 +5,13 @@ use anyhow::{Context as _, Result, ensure};
 use tests::bench::row::{Goal, Row};
 use tests::node::MIB;
 
+use crate::agent_watcher::AgentWatcher;
 use crate::case::{Case, Hog, Load, Rate};
 use crate::competitor::Competitor;
 use crate::competitor_namespace::{self, CompetitorNamespace};
 use crate::hog_node::{self, HogNode, Watcher};
 use crate::load::Hogs;
-use crate::ours::AgentWatcher;
-use crate::plain::{Means, Plain};
+use crate::pollers::{Means, Poller};
 use crate::runs::Runs;
 use crate::testbed::Testbed;
 
@@ -157,7 +157,7 @@ fn plain(testbed: &Testbed, case: Case, means: Means) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, Some(&means.name()));
     while needs_more(&runs, case)? {
         let mut hog_node = HogNode::new(testbed, case)?;
-        series(&mut hog_node, &mut runs, &mut Plain::new(means))?;
+        series(&mut hog_node, &mut runs, &mut Poller::new(means))?;
         testbed.progress(&runs.progress());
     }
     Ok(runs.rows())

@@ -20,7 +20,7 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize, seconds: u64) -> Result<()> {
         }
         let mut rows = reaction::ours(testbed, case)?;
         rows.extend(idle::measure(testbed, seconds, false, observer)?);
-        if observer == Observer::Nobody {
+        if observer == Observer::None {
             alone.clone_from(&rows);
         }
         testbed.keep(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;

@@ -51,7 +51,7 @@ struct Args {
     /// Fail if a story was skipped, as on a machine that is known to run them all
     #[arg(long)]
     deny_skips: bool,
-    /// This machine may be brought to its limits, for it is nobody else's: run the stories that do
+    /// This machine may be brought to its limits, for nothing else uses it: run the stories that do
     #[arg(long)]
     own_machine: bool,
     /// This machine is slow, as an emulated one is: grace periods are longer

@@ -32,7 +32,7 @@ fn decode(json: &[u8]) -> Result<String, String> {
 /// with `watches`, the last of them again and again.
 async fn fixture(watches: Vec<(Vec<u8>, Then)>) -> Fixture {
     let next = AtomicUsize::new(0);
-    rig_of(move |head| match head.contains("watch=true") {
+    fixture_of(move |head| match head.contains("watch=true") {
         true => {
             let nth = next.fetch_add(1, Ordering::Relaxed).min(watches.len() - 1);
             watches[nth].clone()
@@ -42,7 +42,7 @@ async fn fixture(watches: Vec<(Vec<u8>, Then)>) -> Fixture {
     .await
 }
 
-async fn rig_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Fixture {
+async fn fixture_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Fixture {
     let (server, seen) = serve(respond).await;
     let counts = Arc::new(Mutex::new(BTreeMap::new()));
     let observer = Observer::new({
@@ -198,7 +198,7 @@ async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
         json(500, "<html>"),
         json(403, r#"{"kind":"Status","code":403,"message":"pods is forbidden"}"#),
     ]);
-    let mut fixture = rig_of(move |head| match head.contains("watch=true") {
+    let mut fixture = fixture_of(move |head| match head.contains("watch=true") {
         true => open_watch(&[]),
         false => responses.lock().unwrap().pop().unwrap(),
     })

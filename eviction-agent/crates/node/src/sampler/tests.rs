@@ -188,7 +188,7 @@ fn who_would_go_first_is_read_again_once() {
         !node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()),
         "it is of this sample already"
     );
-    assert!(!node.sampler.read_again(&sample, &node.pod_index, [7].into_iter()), "nobody");
+    assert!(!node.sampler.read_again(&sample, &node.pod_index, [7].into_iter()), "no such pod");
 }
 
 #[test]
