@@ -50,15 +50,18 @@ pub fn record(input: &[u8]) -> bool {
     true
 }
 
-/// The kernel's type information, with all that is looked for in it.
+/// The kernel's type information, with all that is looked for in it; also as that of its own module.
 pub fn btf(input: &[u8]) -> bool {
     let Ok(btf) = Btf::parse(input, &WANTED) else { return false };
-    let resolved = resolve(&btf);
+    let module = btf.parse_module(input, &WANTED).ok();
+    let resolved = resolve(&btf, module.as_ref());
     for (field, why) in &resolved.missing {
         assert!(!why.to_string().is_empty(), "{field} has a reason");
     }
     for name in ["mark_victim", "page_counter_try_charge", ""] {
-        let _ = (btf.tracepoint(name), btf.function(name));
+        for btf in [Some(&btf), module.as_ref()].into_iter().flatten() {
+            let _ = (btf.tracepoint(name), btf.function(name));
+        }
     }
     true
 }

@@ -373,12 +373,17 @@ fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
         return;
     }
     let mut fixture = Fixture::of(loaded);
-    let headroom = DiskHeadroom { bytes: Some(64 * MIB), inodes: Some(20) };
+    let method = fixture.kernel.sources().iter().find(|info| info.source == EventClass::DiskXfs.name());
+    // Up to 6.1 no tracepoint tells of blocks that are allocated without a reservation.
+    let allocated = if method.unwrap().backend.contains("xfs_alloc_vextent_finish") { 60 * MIB } else { 0 };
+    let headroom = DiskHeadroom { bytes: Some(allocated + 4 * MIB), inodes: Some(20) };
     let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
     for serial in 0..15 {
         pod.file("mkdir", &serial.to_string(), 0);
     }
-    pod.file("fallocate", "below", 60 * MIB);
+    if allocated > 0 {
+        pod.file("fallocate", "below", allocated);
+    }
     assert_eq!(crossings(&mut fixture, set), [], "not before");
     pod.file("append", "buffered", 8 * MIB);
     for serial in 20..30 {

@@ -5,17 +5,17 @@
 
 use std::error::Error;
 use std::ffi::CString;
-use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd};
+use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, RawTracePoint};
 use aya::{Btf, Ebpf};
 
 use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
+use super::kprobe::{attach_probe, event_id};
 use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
 use super::sys::{bpf, bpf_descriptor};
 use eviction_core::error::chain;
@@ -44,6 +44,11 @@ impl Program {
                 program.load(name, btf)?;
                 loaded(program.fd()?, program.info()?)
             }
+            HookPoint::RawTracepoint(_) => {
+                let program: &mut RawTracePoint = program.try_into()?;
+                program.load()?;
+                loaded(program.fd()?, program.info()?)
+            }
             HookPoint::Entry(name) => {
                 let program: &mut FEntry = program.try_into()?;
                 program.load(name, btf)?;
@@ -65,7 +70,10 @@ impl Program {
     /// Attaches it.
     pub(super) fn attach(self: &Arc<Self>) -> io::Result<Link> {
         let descriptor = match self.at {
-            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => attach_traced(&self.code),
+            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
+                attach_traced(&self.code, None)
+            }
+            HookPoint::RawTracepoint(name) => attach_traced(&self.code, Some(name)),
             HookPoint::Probe(function) => attach_probe(&self.code, function, false),
             HookPoint::ReturnProbe(function) => attach_probe(&self.code, function, true),
         }?;
@@ -92,12 +100,13 @@ impl Link {
     /// Asks the kernel whether the descriptor still stands for what was attached.
     pub(super) fn verify(&self) -> io::Result<()> {
         match self.program.at {
-            HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
-                match info::<LinkInfo>(&self.descriptor)?.prog_id {
-                    program if program == self.program.id => Ok(()),
-                    other => Err(io::Error::other(format!("the link is of program {other}"))),
-                }
-            }
+            HookPoint::Tracepoint(_)
+            | HookPoint::RawTracepoint(_)
+            | HookPoint::Entry(_)
+            | HookPoint::Exit(_) => match info::<LinkInfo>(&self.descriptor)?.prog_id {
+                program if program == self.program.id => Ok(()),
+                other => Err(io::Error::other(format!("the link is of program {other}"))),
+            },
             HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => event_id(&self.descriptor).map(drop),
         }
     }
@@ -115,7 +124,7 @@ impl Link {
         if !matches!(self.program.at, HookPoint::Entry(_) | HookPoint::Exit(_)) {
             return Ok(());
         }
-        match attach_traced(&self.program.code) {
+        match attach_traced(&self.program.code, None) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(io::Error::new(error.kind(), "this kernel attaches it once, and it comes and goes"))
             }
@@ -181,10 +190,16 @@ struct TracepointAttr {
     cookie: u64,
 }
 
-/// Attaches a program whose place the kernel knows from its loading.
-fn attach_traced(program: &OwnedFd) -> io::Result<OwnedFd> {
-    let mut attr = TracepointAttr { name: 0, prog_fd: program.as_raw_fd() as u32, pad: 0, cookie: 0 };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses.
+/// Attaches a program to this tracepoint, or to the place that the kernel knows from its loading.
+fn attach_traced(program: &OwnedFd, tracepoint: Option<&str>) -> io::Result<OwnedFd> {
+    let name = tracepoint.map(CString::new).transpose()?;
+    let mut attr = TracepointAttr {
+        name: name.as_ref().map_or(0, |name| name.as_ptr() as u64),
+        prog_fd: program.as_raw_fd() as u32,
+        pad: 0,
+        cookie: 0,
+    };
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and its name outlives the call.
     unsafe { bpf_descriptor(BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
@@ -233,105 +248,6 @@ fn info<I: Info>(of: &OwnedFd) -> io::Result<I> {
     // `info` is of numbers, has room for as many bytes as it says, and asks for no buffer to be filled.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
-}
-
-/// The beginning of `struct perf_event_attr` (linux/perf_event.h), as far as probes use it.
-#[derive(Default)]
-#[repr(C)]
-struct EventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    /// The function's name.
-    config1: u64,
-    /// The offset in it.
-    config2: u64,
-}
-
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-// `_IO('$', 0)`, `_IOW('$', 8, __u32)` and `_IOR('$', 7, __u64 *)`.
-const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
-const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
-const PERF_EVENT_IOC_ID: u32 = 0x8008_2407;
-
-const PROBES: &str = "/sys/bus/event_source/devices/kprobe";
-
-fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Result<OwnedFd> {
-    let name = CString::new(function)?;
-    let attr = EventAttr {
-        kind: probe_kind()?,
-        size: size_of::<EventAttr>() as u32,
-        config: if on_return { 1 << return_bit()? } else { 0 },
-        config1: name.as_ptr() as u64,
-        ..EventAttr::default()
-    };
-    let (everybody, cpu, alone) = (-1, 0, -1);
-    // SAFETY: `attr` is the beginning of the kernel's structure, says how long it is, and its name
-    // outlives the call.
-    let event = unsafe {
-        let flags = PERF_FLAG_FD_CLOEXEC;
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, everybody, cpu, alone, flags)
-    };
-    if event < 0 {
-        return Err(refused(io::Error::last_os_error()));
-    }
-    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
-    let event = unsafe { OwnedFd::from_raw_fd(event as i32) };
-    // SAFETY: both take an int.
-    unsafe {
-        control(&event, PERF_EVENT_IOC_SET_BPF, libc::c_ulong::from(program.as_raw_fd() as u32))?;
-        control(&event, PERF_EVENT_IOC_ENABLE, 0)?;
-    }
-    Ok(event)
-}
-
-/// Kernels of Debian and Ubuntu know one level more of `kernel.perf_event_paranoid` than others, 3, and begin
-/// with it: no perf event, and a kprobe is one, without CAP_SYS_ADMIN.
-fn refused(error: io::Error) -> io::Error {
-    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    match level.trim().parse::<i32>() {
-        Ok(level) if level > 2 && error.kind() == io::ErrorKind::PermissionDenied => {
-            let why =
-                format!("CAP_SYS_ADMIN is missing, and kernel.perf_event_paranoid is {level} ({error})");
-            io::Error::new(error.kind(), why)
-        }
-        _ => error,
-    }
-}
-
-fn event_id(event: &OwnedFd) -> io::Result<u64> {
-    let mut id = 0_u64;
-    // SAFETY: it writes a u64, which is there.
-    unsafe { control(event, PERF_EVENT_IOC_ID, (&raw mut id) as libc::c_ulong) }?;
-    Ok(id)
-}
-
-/// # Safety
-/// `argument` is what the request takes.
-unsafe fn control(event: &OwnedFd, request: u32, argument: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: the caller's promise. Requests are of another type in each C library.
-    let result = unsafe { libc::ioctl(event.as_raw_fd(), request as _, argument) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// The number of probes among the kinds of perf events.
-fn probe_kind() -> io::Result<u32> {
-    let text = fs::read_to_string(format!("{PROBES}/type"))
-        .map_err(|error| io::Error::new(error.kind(), format!("this kernel has no kprobes ({error})")))?;
-    text.trim().parse().map_err(io::Error::other)
-}
-
-/// The bit of `config` that asks for the return; the file says `config:0`.
-fn return_bit() -> io::Result<u32> {
-    let text = fs::read_to_string(format!("{PROBES}/format/retprobe"))?;
-    let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse().ok());
-    bit.filter(|bit| *bit < u64::BITS).ok_or_else(|| io::Error::other(format!("{PROBES}: {}", text.trim())))
 }
 
 /// An error and its causes in one short line. The verifier's log, which may be long, is cut

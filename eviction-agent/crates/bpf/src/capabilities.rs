@@ -149,20 +149,38 @@ pub fn facts() -> KernelFacts {
     }
 }
 
-/// Looks at a blob of BTF.
+/// Looks at a kernel's blob of BTF, and at that of the module xfs beside it.
 pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
-    let fail = |error: &dyn std::fmt::Display| format!("read {}: {error}", file.display());
-    let blob = fs::read(file).map_err(|error| fail(&error))?;
+    let blob = read(file)?;
+    let module_file = file.with_file_name("xfs");
+    let module_blob = module_file.exists().then(|| read(&module_file));
     let places = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
     let functions: Vec<_> = places().filter_map(HookPoint::function).collect();
     let wanted = BtfQuery { functions: &functions, ..offsets::WANTED };
-    let btf = Btf::parse(&blob, &wanted).map_err(|error| fail(&error))?;
+    let btf = Btf::parse(&blob, &wanted).map_err(|error| cannot_read(file, error))?;
+    let xfs = module_blob.as_ref().map(|blob| {
+        let blob = blob.as_ref().map_err(Clone::clone)?;
+        btf.parse_module(blob, &wanted).map_err(|error| cannot_read(&module_file, error))
+    });
+    let xfs = xfs.transpose().unwrap_or_else(|error| {
+        tracing::warn!("no hooks on xfs: {error}");
+        None
+    });
+    let find = |name| btf.tracepoint(name).or_else(|| xfs.as_ref()?.tracepoint(name));
     let tracepoints = places().filter_map(HookPoint::tracepoint);
     Ok(BtfFacts {
-        resolved: offsets::resolve(&btf),
-        tracepoints: tracepoints.filter_map(|name| Some((name, btf.tracepoint(name)?))).collect(),
+        resolved: offsets::resolve(&btf, xfs.as_ref()),
+        tracepoints: tracepoints.filter_map(|name| Some((name, find(name)?))).collect(),
         functions: functions.iter().filter_map(|name| Some((*name, btf.function(name)?))).collect(),
     })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| cannot_read(file, error))
+}
+
+fn cannot_read(file: &Path, error: impl std::fmt::Display) -> String {
+    format!("read {}: {error}", file.display())
 }
 
 /// The hierarchy that this process' own line of /proc/self/cgroup names for the memory
@@ -183,6 +201,7 @@ mod tests {
     use eviction_common::ProgramConfig;
 
     use super::*;
+    use crate::btf::tests::Blob;
 
     #[test]
     fn lockdown_is_what_stands_in_brackets() {
@@ -224,5 +243,29 @@ mod tests {
         fs::write(&file, "\u{7f}ELF and so on, quite a long text").unwrap();
         let why = read_btf(&file).unwrap_err();
         assert!(why.contains("no BTF"), "{why}");
+    }
+
+    #[test]
+    fn what_xfs_has_is_read_from_its_module_and_one_that_is_no_btf_costs_xfs_alone() {
+        let mut kernel = Blob::new();
+        let int = kernel.int("int", 4);
+        let inode = kernel.structure("inode", 100, &[("i_sb", int, 40)]);
+        let mut module = kernel.module();
+        let file = module.structure("xfs_inode", 500, &[("i_vnode", inode, 300)]);
+        let file = module.pointer(file);
+        module.tracepoint("xfs_create", &[file]);
+        let folder = tempfile::tempdir().unwrap();
+        let [file, module_file] = ["vmlinux", "xfs"].map(|name| folder.path().join(name));
+        fs::write(&file, kernel.bytes()).unwrap();
+        let read = || {
+            let facts = read_btf(&file).unwrap();
+            let offsets = facts.resolved.offsets;
+            (offsets.inode_sb, offsets.xfs_inode_vnode, facts.tracepoints.contains_key("xfs_create"))
+        };
+        assert_eq!(read(), (40, ABSENT, false));
+        fs::write(&module_file, module.bytes()).unwrap();
+        assert_eq!(read(), (40, 300, true));
+        fs::write(&module_file, "no BTF").unwrap();
+        assert_eq!(read(), (40, ABSENT, false));
     }
 }

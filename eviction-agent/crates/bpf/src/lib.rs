@@ -17,6 +17,7 @@ pub mod capabilities;
 pub mod decode;
 pub mod event;
 mod handle;
+mod kprobe;
 pub mod load;
 pub mod offsets;
 mod on_demand;

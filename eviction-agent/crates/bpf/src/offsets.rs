@@ -80,8 +80,8 @@ impl ResolvedOffsets {
     }
 }
 
-/// Finds every offset that there is.
-pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
+/// Finds every offset that there is. What xfs has is in its module, if it is one.
+pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     let mut missing = Vec::new();
     let mut take = |field: &'static str, found: Result<u32, BtfMissing>| {
         found.unwrap_or_else(|why| {
@@ -90,6 +90,7 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
         })
     };
     let at = |structure, member| btf.member(structure, member).map(|found| found.offset);
+    let in_xfs = |structure, member| xfs.unwrap_or(btf).member(structure, member).map(|found| found.offset);
     let bit = |name: &str| {
         let value = btf.enumerator(name)?;
         u32::try_from(value).map_err(|_| BtfMissing::Form(name.into(), "a bit"))
@@ -147,13 +148,13 @@ pub fn resolve(btf: &Btf<'_>) -> ResolvedOffsets {
         ext4_ar_inode: take("ext4_ar_inode", at("ext4_allocation_request", "inode")),
         ext4_ar_len: take("ext4_ar_len", at("ext4_allocation_request", "len")),
         ext4_ar_flags: take("ext4_ar_flags", at("ext4_allocation_request", "flags")),
-        xfs_inode_vnode: take("xfs_inode_vnode", at("xfs_inode", "i_vnode")),
-        xfs_irec_start: take("xfs_irec_start", at("xfs_bmbt_irec", "br_startblock")),
-        xfs_irec_count: take("xfs_irec_count", at("xfs_bmbt_irec", "br_blockcount")),
-        xfs_arg_mount: take("xfs_arg_mount", at("xfs_alloc_arg", "mp")),
-        xfs_arg_len: take("xfs_arg_len", at("xfs_alloc_arg", "len")),
-        xfs_arg_delayed: take("xfs_arg_delayed", at("xfs_alloc_arg", "wasdel")),
-        xfs_mount_super: take("xfs_mount_super", at("xfs_mount", "m_super")),
+        xfs_inode_vnode: take("xfs_inode_vnode", in_xfs("xfs_inode", "i_vnode")),
+        xfs_irec_start: take("xfs_irec_start", in_xfs("xfs_bmbt_irec", "br_startblock")),
+        xfs_irec_count: take("xfs_irec_count", in_xfs("xfs_bmbt_irec", "br_blockcount")),
+        xfs_arg_mount: take("xfs_arg_mount", in_xfs("xfs_alloc_arg", "mp")),
+        xfs_arg_len: take("xfs_arg_len", in_xfs("xfs_alloc_arg", "len")),
+        xfs_arg_delayed: take("xfs_arg_delayed", in_xfs("xfs_alloc_arg", "wasdel")),
+        xfs_mount_super: take("xfs_mount_super", in_xfs("xfs_mount", "m_super")),
     };
     ResolvedOffsets {
         offsets,
@@ -241,7 +242,7 @@ mod tests {
     use crate::btf::tests::Blob;
 
     fn resolved(blob: &Blob) -> ResolvedOffsets {
-        resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap())
+        resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap(), None)
     }
 
     fn counts(blob: &mut Blob) {

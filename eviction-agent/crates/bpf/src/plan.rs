@@ -121,7 +121,9 @@ impl AttachMethod {
 impl ProgramHook {
     fn refusal(&self, btf: &BtfFacts) -> Option<String> {
         let (what, name, found) = match self.at {
-            HookPoint::Tracepoint(name) => ("tracepoint", name, btf.tracepoints.get(name)),
+            HookPoint::Tracepoint(name) | HookPoint::RawTracepoint(name) => {
+                ("tracepoint", name, btf.tracepoints.get(name))
+            }
             HookPoint::Entry(name)
             | HookPoint::Exit(name)
             | HookPoint::Probe(name)

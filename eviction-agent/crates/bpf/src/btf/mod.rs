@@ -167,10 +167,24 @@ impl<'a> Names<'a> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the blob, looking for what is wanted.
+    /// Reads the kernel's blob, looking for what is wanted.
     pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, BtfError> {
+        Self::parse_on(None, blob, wanted)
+    }
+
+    /// Reads the blob of a module, whose types refer to those of this kernel and go on with their numbers
+    /// (Documentation/bpf/btf.rst).
+    pub fn parse_module<'b>(&'b self, blob: &'b [u8], wanted: &BtfQuery<'_>) -> Result<Btf<'b>, BtfError> {
+        Btf::parse_on(Some(&self.types), blob, wanted)
+    }
+
+    fn parse_on(
+        kernel: Option<&'a Types<'a>>,
+        blob: &'a [u8],
+        wanted: &BtfQuery<'_>,
+    ) -> Result<Self, BtfError> {
         let mut names = Names::default();
-        let types = Types::walk(blob, |types, id, found| names.note(types, id, found, wanted))?;
+        let types = Types::walk(kernel, blob, |types, id, found| names.note(types, id, found, wanted))?;
         Ok(Self { types, names })
     }
 

@@ -102,17 +102,19 @@ impl Type<'_> {
     }
 }
 
-/// The types of a blob.
+/// The types of a blob: the kernel's, or a module's, which go on where the kernel's end.
 pub(super) struct Types<'a> {
+    kernel: Option<&'a Types<'a>>,
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins; the first is type 1.
+    /// Where each type begins; the kernel's first is type 1.
     begins: Vec<u32>,
 }
 
 impl<'a> Types<'a> {
     /// Walks the blob, showing each type with its number.
     pub(super) fn walk(
+        kernel: Option<&'a Types<'a>>,
         blob: &'a [u8],
         mut each: impl FnMut(&Self, u32, &Type<'a>),
     ) -> Result<Self, BtfError> {
@@ -131,6 +133,7 @@ impl<'a> Types<'a> {
             range.and_then(|(start, end)| blob.get(start..end)).ok_or(cut(what, end))
         };
         let mut found = Self {
+            kernel,
             types: section("the types", word(8), word(12))?,
             strings: section("the strings", word(16), word(20))?,
             begins: Vec::new(),
@@ -139,7 +142,7 @@ impl<'a> Types<'a> {
         found.begins.reserve_exact(found.types.len() / (TYPE_BYTES + 8));
         let mut at = 0;
         while at < found.types.len() {
-            let id = found.begins.len() as u32 + 1;
+            let id = found.kernel_types() + found.begins.len() as u32 + 1;
             let (one, next) = found.read(at).map_err(|kind| match kind {
                 Some(kind) => BtfError::Kind { id, kind },
                 None => cut("a type", (at + TYPE_BYTES) as u64),
@@ -166,16 +169,29 @@ impl<'a> Types<'a> {
         Ok((one, next))
     }
 
+    /// How many types come before the first of this blob.
+    fn kernel_types(&self) -> u32 {
+        self.kernel.map_or(0, |kernel| kernel.begins.len() as u32)
+    }
+
     /// The name that begins at this place among the strings.
     pub(super) fn name(&self, place: u32) -> Option<&'a str> {
-        let rest = self.strings.get(place as usize..)?;
+        let place = place as usize;
+        let of_kernel = self.kernel.map_or(0, |kernel| kernel.strings.len());
+        let Some(own) = place.checked_sub(of_kernel) else {
+            return self.kernel?.name(place as u32);
+        };
+        let rest = self.strings.get(own..)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(rest.get(..end)?).ok()
     }
 
     /// The type with this number.
     pub(super) fn by_id(&self, id: u32) -> Option<Type<'a>> {
-        let begin = *self.begins.get((id as usize).checked_sub(1)?)?;
+        let Some(own) = id.checked_sub(self.kernel_types() + 1) else {
+            return self.kernel?.by_id(id);
+        };
+        let begin = *self.begins.get(own as usize)?;
         Some(self.read(begin as usize).ok()?.0)
     }
 

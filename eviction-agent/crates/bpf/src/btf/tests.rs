@@ -9,6 +9,8 @@ use super::*;
 pub(in super::super) struct Blob {
     types: Vec<u8>,
     strings: Vec<u8>,
+    /// How long the kernel's strings are that a module's come after.
+    strings_before: u32,
     next: u32,
 }
 
@@ -17,11 +19,16 @@ impl Blob {
         Self { strings: vec![0], next: 1, ..Self::default() }
     }
 
+    /// The blob of a module of this kernel.
+    pub(in super::super) fn module(&self) -> Self {
+        Self { strings_before: self.strings.len() as u32, next: self.next, ..Self::default() }
+    }
+
     fn string(&mut self, text: &str) -> u32 {
         if text.is_empty() {
             return 0;
         }
-        let place = self.strings.len() as u32;
+        let place = self.strings_before + self.strings.len() as u32;
         self.strings.extend(text.as_bytes());
         self.strings.push(0);
         place
@@ -191,6 +198,31 @@ fn tracepoints_have_their_arguments_without_the_first() {
     assert_eq!(btf.tracepoint("mark").unwrap(), [task, Argument::Number, Argument::Number]);
     assert_eq!(btf.tracepoint("other").unwrap(), [Argument::Pointer, Argument::Other]);
     assert_eq!(btf.tracepoint("none"), None);
+}
+
+/// Its types go on with the kernel's numbers, and its strings where the kernel's end.
+#[test]
+fn a_modules_types_refer_to_those_of_the_kernel() {
+    let kernel = sample();
+    // Numbers of types in `sample`.
+    let (long, task) = (1, 9);
+    let mut module = kernel.module();
+    let outer = module.structure("outer", 24, &[("own", long, 8), ("count", long, 16)]);
+    let outer = module.pointer(outer);
+    module.tracepoint("own", &[outer, long, task]);
+    let (kernel, module) = (kernel.bytes(), module.bytes());
+    let kernel = Btf::parse(&kernel, &WANTED).unwrap();
+    let btf = kernel.parse_module(&module, &WANTED).unwrap();
+    assert_eq!(btf.member("outer", "own").unwrap().offset, 8);
+    assert!(btf.member("outer", "first").is_err(), "the kernel's structure of the same name");
+    let [outer, task] = ["outer", "task_struct"].map(|name| Argument::Struct(name.into()));
+    assert_eq!(btf.tracepoint("own").unwrap(), [outer, Argument::Number, task]);
+    assert_eq!(btf.tracepoint("mark"), None, "it is the kernel's");
+    for end in 0..module.len() {
+        assert!(kernel.parse_module(&module[..end], &WANTED).is_err(), "cut at {end}");
+    }
+    // Without the kernel's types its own are not found, and nothing panics.
+    ask_everything(&module);
 }
 
 #[test]

@@ -18,6 +18,11 @@ fn structure(name: &str) -> Argument {
     Argument::Struct(name.into())
 }
 
+fn xfs_iomap_alloc() -> Vec<Argument> {
+    let [inode, extent] = ["xfs_inode", "xfs_bmbt_irec"].map(structure);
+    vec![inode, Argument::Number, Argument::Number, Argument::Number, extent]
+}
+
 /// A kernel that has everything.
 fn rich() -> KernelFacts {
     let task = || structure("task_struct");
@@ -41,6 +46,7 @@ fn rich() -> KernelFacts {
         ("ext4_da_reserve_space", vec![inode(), Argument::Number]),
         ("ext4_da_release_space", vec![inode(), Argument::Number]),
         ("ext4_da_update_reserve_space", vec![inode(), Argument::Number, Argument::Number]),
+        ("xfs_iomap_alloc", xfs_iomap_alloc()),
         ("xfs_alloc_vextent_finish", vec![structure("xfs_alloc_arg")]),
         ("xfs_create", vec![structure("xfs_inode"), structure("xfs_name")]),
     ]);
@@ -97,7 +103,7 @@ fn a_rich_kernel_gets_the_best_method_of_each_class() {
             "cgroup: tp_btf cgroup_mkdir, cgroup_rmdir | ",
             "disk: tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode | ",
             "disk near: tp_btf ext4_da_reserve_space(inode, blocks), ext4_da_release_space, tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | ",
-            "disk xfs:  | this kernel has no tracepoint xfs_iomap_alloc",
+            "disk xfs: raw_tp xfs_iomap_alloc, xfs_alloc_vextent_finish, xfs_create, raw_tp xfs_iomap_alloc, xfs_create | ",
         ]
     );
 }
@@ -110,6 +116,7 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     let counted = vec![structure("mm_struct"), Argument::Number, Argument::Number];
     btf(&mut facts).tracepoints.insert("rss_stat", counted);
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
+    btf(&mut facts).tracepoints.remove("xfs_alloc_vextent_finish");
     let told = told(&facts, &BackendSelection::default());
     let function = "this kernel has no function page_counter_charge";
     let tracepoint = "this kernel has no tracepoint mod_memcg_state";
@@ -118,6 +125,8 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
         told[2],
         "oom: fentry oom_kill_process, oom_kill_memcg_member, kprobe oom_kill_process, oom_kill_memcg_member, tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *"
     );
+    let tracepoint = "this kernel has no tracepoint xfs_alloc_vextent_finish";
+    assert_eq!(told[8], format!("disk xfs: raw_tp xfs_iomap_alloc, xfs_create | {tracepoint}"));
     btf(&mut facts).functions.remove("oom_kill_memcg_member");
     let plans = plan(&facts, &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
@@ -279,7 +288,7 @@ fn methods_are_named_apart_and_need_offsets_that_exist() {
     // Without any BTF every field of `Offsets` is missing by its name.
     let empty = crate::btf::tests::Blob::new().bytes();
     let btf = crate::btf::Btf::parse(&empty, &Default::default()).unwrap();
-    let resolved = crate::offsets::resolve(&btf);
+    let resolved = crate::offsets::resolve(&btf, None);
     assert_eq!(resolved.offsets, Offsets::NONE);
     for field in ATTACH_METHODS.iter().flat_map(|method| method.needs).copied().flatten() {
         assert!(resolved.why(field).is_some(), "no offset is called {field}");

@@ -1,0 +1,107 @@
+//! Attaches programs to functions by kprobes, which are perf events.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+/// The beginning of `struct perf_event_attr` (linux/perf_event.h), as far as probes use it.
+#[derive(Default)]
+#[repr(C)]
+struct EventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    /// The function's name.
+    config1: u64,
+    /// The offset in it.
+    config2: u64,
+}
+
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+// `_IO('$', 0)`, `_IOW('$', 8, __u32)` and `_IOR('$', 7, __u64 *)`.
+const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
+const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
+const PERF_EVENT_IOC_ID: u32 = 0x8008_2407;
+
+const PROBES: &str = "/sys/bus/event_source/devices/kprobe";
+
+/// Attaches a program to where a function begins or returns.
+pub(super) fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Result<OwnedFd> {
+    let name = CString::new(function)?;
+    let attr = EventAttr {
+        kind: probe_kind()?,
+        size: size_of::<EventAttr>() as u32,
+        config: if on_return { 1 << return_bit()? } else { 0 },
+        config1: name.as_ptr() as u64,
+        ..EventAttr::default()
+    };
+    let (everybody, cpu, alone) = (-1, 0, -1);
+    // SAFETY: `attr` is the beginning of the kernel's structure, says how long it is, and its name
+    // outlives the call.
+    let event = unsafe {
+        let flags = PERF_FLAG_FD_CLOEXEC;
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, everybody, cpu, alone, flags)
+    };
+    if event < 0 {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
+    let event = unsafe { OwnedFd::from_raw_fd(event as i32) };
+    // SAFETY: both take an int.
+    unsafe {
+        control(&event, PERF_EVENT_IOC_SET_BPF, libc::c_ulong::from(program.as_raw_fd() as u32))?;
+        control(&event, PERF_EVENT_IOC_ENABLE, 0)?;
+    }
+    Ok(event)
+}
+
+/// Kernels of Debian and Ubuntu know one level more of `kernel.perf_event_paranoid` than others, 3, and begin
+/// with it: no perf event, and a kprobe is one, without CAP_SYS_ADMIN.
+fn refused(error: io::Error) -> io::Error {
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    match level.trim().parse::<i32>() {
+        Ok(level) if level > 2 && error.kind() == io::ErrorKind::PermissionDenied => {
+            let why =
+                format!("CAP_SYS_ADMIN is missing, and kernel.perf_event_paranoid is {level} ({error})");
+            io::Error::new(error.kind(), why)
+        }
+        _ => error,
+    }
+}
+
+/// The kernel's id of a probe that is attached.
+pub(super) fn event_id(event: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0_u64;
+    // SAFETY: it writes a u64, which is there.
+    unsafe { control(event, PERF_EVENT_IOC_ID, (&raw mut id) as libc::c_ulong) }?;
+    Ok(id)
+}
+
+/// # Safety
+/// `argument` is what the request takes.
+unsafe fn control(event: &OwnedFd, request: u32, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: the caller's promise. Requests are of another type in each C library.
+    let result = unsafe { libc::ioctl(event.as_raw_fd(), request as _, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The number of probes among the kinds of perf events.
+fn probe_kind() -> io::Result<u32> {
+    let text = fs::read_to_string(format!("{PROBES}/type"))
+        .map_err(|error| io::Error::new(error.kind(), format!("this kernel has no kprobes ({error})")))?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// The bit of `config` that asks for the return; the file says `config:0`.
+fn return_bit() -> io::Result<u32> {
+    let text = fs::read_to_string(format!("{PROBES}/format/retprobe"))?;
+    let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse().ok());
+    bit.filter(|bit| *bit < u64::BITS).ok_or_else(|| io::Error::other(format!("{PROBES}: {}", text.trim())))
+}
