@@ -96,6 +96,8 @@ impl ControlLoop {
     ) -> bool {
         let now_ns = mono_ns();
         let headroom = self.set_memory_thresholds(node_sample, now_ns);
+        // A node without thresholds on memory is far from all of them.
+        let headroom = self.memory_levels.lowest().map_or(Some(u64::MAX), |_| headroom);
         let calm = !pressed && node_sample.memory_left.known().is_some();
         let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
         // The headroom is that of the reading.
@@ -252,7 +254,10 @@ impl ControlLoop {
 
     /// When process IDs are to be sampled again, by how fast they were used up since the last sample.
     pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
-        let Some(distance) = self.pid_levels.distance(left) else { return sample_interval::FULL_NEAR };
+        let Some(distance) = self.pid_levels.distance(left) else {
+            let is_watched = self.pid_levels.lowest().is_some();
+            return if is_watched { sample_interval::FULL_NEAR } else { sample_interval::FULL_CALM };
+        };
         let left = left.max(0).unsigned_abs();
         let before = self.state.last_left.replace((now_ns, left));
         let per_second = match before {
