@@ -20,16 +20,24 @@ pub(super) struct InodeCounts {
     pods: Vec<InodeGrowth>,
 }
 
+impl InodeCounts {
+    fn of(&self, cgroup: u64) -> Option<[i64; 2]> {
+        let place = self.pods.binary_search_by_key(&cgroup, |it| it.cgroup).ok()?;
+        self.pods.get(place).map(|it| it.inodes)
+    }
+
+    /// What the pod with this cgroup made on nodefs or imagefs, where that is more: they may be the same.
+    pub(super) fn made_by(&self, cgroup: u64) -> Option<i64> {
+        self.of(cgroup)?.into_iter().max()
+    }
+}
+
 impl ControlLoop {
     /// Has all pods read if the inodes of a disk on which they are counted may be used up soon.
     pub(super) fn read_ahead(&mut self, now_ns: u64) {
         let is_soon = self.node_sampler.disks.inodes_fill_within(AHEAD);
-        if !is_soon || !self.storage.may_read_ahead(now_ns) {
-            return;
-        }
-        if let Some(counts) = self.count_inodes() {
+        if is_soon && self.storage.may_read_ahead(now_ns) {
             self.ask_for_storage(Extent::Ahead);
-            self.storage.note_counts(counts);
         }
     }
 
@@ -45,8 +53,7 @@ impl ControlLoop {
             return false;
         };
         let since = now.pods.iter().map(|now| {
-            let place = before.pods.binary_search_by_key(&now.cgroup, |it| it.cgroup).ok()?;
-            let [node, image] = before.pods.get(place)?.inodes;
+            let [node, image] = before.of(now.cgroup)?;
             Some(InodeGrowth {
                 cgroup: now.cgroup,
                 inodes: [now.inodes[0].wrapping_sub(node), now.inodes[1].wrapping_sub(image)],
@@ -59,7 +66,7 @@ impl ControlLoop {
     }
 
     /// Returns what each pod has made so far on nodefs and imagefs; `None` unless both are counted.
-    fn count_inodes(&mut self) -> Option<InodeCounts> {
+    pub(super) fn count_inodes(&mut self) -> Option<InodeCounts> {
         let devices = self.node_sampler.disks.ext4_devices()?;
         let usage = self.notifier.bpf.disk_usage(&devices)?;
         let of = |id: u64, device: u64| {

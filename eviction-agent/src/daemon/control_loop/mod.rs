@@ -226,6 +226,7 @@ impl ControlLoop {
                         None
                     }
                     None if disk_crossed.is_some() => {
+                        self.read_storage_at_crossing();
                         trigger = Trigger::DiskThreshold;
                         disk_crossed
                     }

@@ -87,7 +87,7 @@ pub(crate) struct PodStorageWatch {
 pub(super) enum Extent {
     /// All pods, which are to be ranked.
     All,
-    /// All pods, before that.
+    /// All pods, before that; only where inodes are counted.
     Ahead,
     /// Those with limits.
     Limited,
@@ -186,11 +186,6 @@ impl PodStorageWatch {
         self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.is_settled(now_ns))
     }
 
-    /// Notes what was counted just before pods were requested.
-    pub(super) fn note_counts(&mut self, counts: InodeCounts) {
-        self.asked_counts = (self.pending == Some(Extent::Ahead)).then_some(counts);
-    }
-
     pub(super) fn counts(&self) -> Option<&InodeCounts> {
         self.counts.as_ref()
     }
@@ -208,11 +203,25 @@ impl ControlLoop {
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
         let cannot_rank =
             decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
+        if cannot_rank {
+            self.read_storage(mono_ns());
+        }
+    }
+
+    /// Has the storage of all pods read if a threshold is met by which pods are to be ranked, before the sync which
+    /// finds that: the reading takes as long as that.
+    pub(super) fn read_storage_at_crossing(&mut self) {
         let now_ns = mono_ns();
+        if !self.storage.is_read_ahead(now_ns) && self.node_sampler.disks.is_met_now() {
+            self.read_storage(now_ns);
+        }
+    }
+
+    fn read_storage(&mut self, now_ns: u64) {
         let is_due = self.storage.is_settled(now_ns)
             && !self.storage.is_fresh(now_ns)
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
-        if cannot_rank && !self.reclaim.is_awaited && is_due {
+        if is_due && !self.reclaim.is_awaited {
             self.ask_for_storage(Extent::All);
         }
     }
@@ -257,11 +266,18 @@ impl ControlLoop {
     }
 
     pub(super) fn ask_for_storage(&mut self, extent: Extent) {
+        let counts = match extent {
+            Extent::All | Extent::Ahead => self.count_inodes(),
+            Extent::Limited | Extent::NearLimit => None,
+        };
+        if extent == Extent::Ahead && counts.is_none() {
+            return;
+        }
         let Some(reader) = self.storage.reader.as_ref().filter(|_| self.storage.pending.is_none()) else {
             return;
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
-        let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, &group.containers)));
+        let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
         let is_near = |uid: &str| {
             self.storage.headrooms.get(uid).is_some_and(|headroom| headroom.until_exceeded(grown) == Some(0))
@@ -271,9 +287,10 @@ impl ControlLoop {
             Extent::Limited => !known.limits.is_empty(),
             Extent::NearLimit => is_near(&known.pod.uid),
         });
-        let requests = wanted.map(|(known, containers)| {
+        let requests = wanted.map(|(known, group)| {
             let of = |it: &Container| (self.pod_index.container_name(&it.id).into(), self.procs_of(it));
-            StorageRequest::new(known, containers.iter().map(of).collect())
+            let made_inodes = counts.as_ref().and_then(|counts| counts.made_by(group.cgroup_id));
+            StorageRequest::new(known, group.containers.iter().map(of).collect(), made_inodes)
         });
         let urgency = match extent {
             Extent::All | Extent::Ahead | Extent::NearLimit => Urgency::Decision,
@@ -281,6 +298,7 @@ impl ControlLoop {
         };
         if reader.ask(requests.collect(), urgency) {
             (self.storage.pending, self.storage.asked_grown) = (Some(extent), grown);
+            self.storage.asked_counts = counts.filter(|_| extent == Extent::Ahead);
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::EVERY));
             }

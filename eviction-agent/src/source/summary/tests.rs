@@ -115,7 +115,7 @@ fn the_storage_of_the_pods_that_are_asked_for() {
         let pod = eviction_kube::pods::pod_of(&object).unwrap();
         KnownPod::new(pod, &policy(Vec::new()))
     };
-    let request = |uid: &str, hash: Option<&str>| StorageRequest::new(&known(uid, hash), Vec::new());
+    let request = |uid: &str, hash: Option<&str>| StorageRequest::new(&known(uid, hash), Vec::new(), None);
     let summary = Summary::parse(FULL.as_bytes()).unwrap();
     let StorageSample { pods, unmeasured, .. } =
         summary.pod_storage(&[request("static", Some("u")), request("o", None), request("new", None)]);

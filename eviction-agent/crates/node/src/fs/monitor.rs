@@ -110,20 +110,19 @@ impl DiskMonitor {
         read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }))
     }
 
-    fn observe(&mut self, [node, image]: &[Reading<FsStats>; 2], at_ns: u64) {
+    fn observe(&mut self, stats: &[Reading<FsStats>; 2], at_ns: u64) {
         for (signal, headroom) in SIGNALS.into_iter().zip(&mut self.headroom) {
-            let stats = match signal {
-                Signal::NodeFsAvailable | Signal::NodeFsInodesFree => node,
-                _ => image,
-            };
-            let amounts = stats.known().and_then(|stats| match signal {
-                Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => {
-                    Some((stats.inodes_free?, stats.inodes?))
-                }
-                _ => Some((stats.available?, stats.capacity?)),
-            });
-            headroom.observe(amounts, at_ns, signal, &self.thresholds);
+            headroom.observe(available_of(signal, stats), at_ns, signal, &self.thresholds);
         }
+    }
+
+    /// Whether a threshold is met at this moment, by a reading that is no sample.
+    pub fn is_met_now(&self) -> bool {
+        let stats = self.file_systems.read();
+        SIGNALS.into_iter().zip(&self.headroom).any(|(signal, headroom)| {
+            let available = available_of(signal, &stats).map(|(available, _)| signed(available));
+            available.is_some_and(|available| headroom.levels.may_be_met(available))
+        })
     }
 
     /// Whether a threshold may be met or held by its minimum reclaim.
@@ -223,13 +222,29 @@ fn ext4(found: Option<(&str, u64)>) -> Option<u64> {
     found.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
 }
 
+/// What is available of a signal, and the capacity.
+fn available_of(signal: Signal, [node, image]: &[Reading<FsStats>; 2]) -> Option<(u64, u64)> {
+    let stats = match signal {
+        Signal::NodeFsAvailable | Signal::NodeFsInodesFree => node,
+        _ => image,
+    };
+    let stats = stats.known()?;
+    match signal {
+        Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Some((stats.inodes_free?, stats.inodes?)),
+        _ => Some((stats.available?, stats.capacity?)),
+    }
+}
+
+fn signed(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
 impl Headroom {
     fn observe(&mut self, amounts: Option<(u64, u64)>, at_ns: u64, signal: Signal, thresholds: &[Threshold]) {
         let Some((available, capacity)) = amounts else {
             (self.distance, self.may_be_met) = (None, false);
             return;
         };
-        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
         if capacity != self.capacity {
             self.capacity = capacity;
             self.levels = ThresholdLevels::of_thresholds(thresholds, signal, signed(capacity));
@@ -245,7 +260,7 @@ impl Headroom {
     /// Whether no threshold would be met with so many bytes more.
     fn would_not_be_met_with(&self, bytes: u64) -> bool {
         let Some(available) = self.used.map(|used| self.capacity.saturating_sub(used)) else { return false };
-        let more = i64::try_from(available.saturating_add(bytes)).unwrap_or(i64::MAX);
+        let more = signed(available.saturating_add(bytes));
         available >= self.capacity / 20 && !self.levels.may_be_met(more)
     }
 }

@@ -33,11 +33,13 @@ pub struct StorageRequest {
     volumes: Vec<(Box<str>, &'static str)>,
     /// Each container's name and `cgroup.procs`.
     containers: Vec<(Box<str>, PathBuf)>,
+    made_inodes: Option<i64>,
 }
 
 impl StorageRequest {
-    /// Of a pod with these containers.
-    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>) -> Self {
+    /// Of a pod with these containers, and the inodes that it made less those that it removed since the BPF programs
+    /// were loaded, if they are counted.
+    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, made_inodes: Option<i64>) -> Self {
         let pod = &known.pod;
         let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
         Self {
@@ -46,6 +48,7 @@ impl StorageRequest {
             logs: format!("{}_{}_{}", pod.namespace, pod.name, mirrored_uid(pod).unwrap_or(&pod.uid)),
             volumes: volumes.collect(),
             containers,
+            made_inodes,
         }
     }
 
@@ -174,9 +177,10 @@ impl PodStorage {
         [sum(&mut on_node_fs), sum(&mut containers.filter_map(|it| it.rootfs))]
     }
 
-    fn bytes(&self) -> u64 {
+    fn inodes(&self) -> u64 {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
-        self.volumes.iter().map(|(_, usage)| usage.bytes).chain(containers.map(|usage| usage.bytes)).sum()
+        let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
+        all.fold(0, |sum: u64, usage| sum.saturating_add(usage.inodes))
     }
 }
 
@@ -267,7 +271,7 @@ mod tests {
 
     fn read(root: &Path, known: &KnownPod) -> (PodStorage, Parts) {
         let containers = vec![("app".into(), root.join("cgroup.procs"))];
-        let sample = read_pod_storage(&paths(root), &[StorageRequest::new(known, containers)]);
+        let sample = read_pod_storage(&paths(root), &[StorageRequest::new(known, containers, None)]);
         (sample.pods["uid-1"].clone(), sample.unmeasured)
     }
 
@@ -391,7 +395,7 @@ mod tests {
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
         let reader = StorageReader::of_directories(paths(root.path()), sender).unwrap();
         assert!(reader.ask(
-            vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new())],
+            vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
             Urgency::Routine
         ));
         let sample = samples.blocking_recv().unwrap();

@@ -72,36 +72,61 @@ impl StorageReader {
     /// # Errors
     /// If there can be no thread.
     pub fn of_directories(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
-        let mut last: BTreeMap<Box<str>, u64> = BTreeMap::new();
+        let mut sizes = PodSizes::default();
         let read = move |mut pods: Vec<StorageRequest>, urgency| {
             set_io_priority(match urgency {
                 Urgency::Decision => IoPriority::Normal,
                 Urgency::Routine => IoPriority::Idle,
             });
-            pods.sort_by_key(|pod| (std::cmp::Reverse(last.get(&pod.uid).copied()), pod.uid.clone()));
+            pods.sort_by_cached_key(|pod| (sizes.expected(pod), pod.uid.clone()));
             let sample = read_pod_storage(&paths, &pods);
-            if sample.pods.len() >= last.len() {
-                last.clear();
-            }
-            last.extend(sample.pods.iter().map(|(uid, storage)| (uid.clone(), storage.bytes())));
+            sizes.note(&pods, &sample);
             sample
         };
         Self::start(read, samples)
     }
 
-    /// Asks for these pods, the largest first as far as that is known. False if it is busy.
+    /// Asks for these pods. False if it is busy.
     pub fn ask(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
         self.requests.try_send((pods, urgency)).is_ok()
     }
 }
 
-/// Reads the storage of these pods. Each gets an equal share of what is left of the time and the inodes.
+/// How many inodes pods had when they were read, and had made by then, by uid.
+#[derive(Debug, Default)]
+struct PodSizes(BTreeMap<Box<str>, (u64, Option<i64>)>);
+
+impl PodSizes {
+    /// How many it may have now.
+    fn expected(&self, pod: &StorageRequest) -> u64 {
+        let (inodes, made) = self.0.get(&pod.uid).copied().unwrap_or((0, Some(0)));
+        let since = pod.made_inodes.zip(made).map_or(0, |(now, before)| now.saturating_sub(before));
+        inodes.saturating_add_signed(since)
+    }
+
+    fn note(&mut self, pods: &[StorageRequest], sample: &StorageSample) {
+        if pods.len() >= self.0.len() {
+            self.0.clear();
+        }
+        let found = pods.iter().filter_map(|pod| {
+            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.inodes(), pod.made_inodes)))
+        });
+        self.0.extend(found);
+    }
+}
+
+/// Reads the storage of these pods. Each gets an equal share of what is left of the time and the inodes: where those
+/// with few inodes come first, the others get what they leave.
 pub fn read_pod_storage(paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
+    let deadline_ns = mono_ns().saturating_add(nanos(DEADLINE));
+    read_within(WalkBudget { deadline_ns, inodes: INODES }, paths, pods)
+}
+
+fn read_within(budget: WalkBudget, paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
     let began_ns = mono_ns();
-    let deadline_ns = began_ns.saturating_add(nanos(DEADLINE));
+    let WalkBudget { deadline_ns, mut inodes } = budget;
     let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
     let directories = Directories { kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
-    let mut inodes = INODES;
     let mut sample = StorageSample { began_ns, ..StorageSample::unknown() };
     for (done, pod) in pods.iter().enumerate() {
         let left = u64::try_from(pods.len() - done).unwrap_or(u64::MAX);
@@ -185,4 +210,56 @@ fn read_rootfs(procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
         &read_once(&Path::new("/proc").join(pid.to_string()).join("mountinfo"), MOUNTS_LIMIT).ok()?,
     )?;
     read_disk_usage(open(upper.parent()?)?.as_fd(), Path::new(upper.file_name()?), budget).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eviction_core::fixture::{pod, policy};
+    use eviction_core::pod::{EmptyDir, Pod, Volume};
+    use eviction_core::pods::KnownPod;
+
+    fn request(uid: &str, made_inodes: Option<i64>) -> StorageRequest {
+        let empty_dir = Some(EmptyDir::default());
+        let volumes = vec![Volume { name: "cache".into(), empty_dir, ..Volume::default() }];
+        let known = KnownPod::new(Pod { volumes, ..pod(uid, "10") }, &policy(Vec::new()));
+        StorageRequest::new(&known, Vec::new(), made_inodes)
+    }
+
+    fn fill(root: &Path, uid: &str, files: u64) {
+        let volume = root.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/cache");
+        std::fs::create_dir_all(&volume).unwrap();
+        (0..files).for_each(|file| std::fs::write(volume.join(file.to_string()), "").unwrap());
+    }
+
+    #[test]
+    fn what_small_pods_leave_of_the_inodes_is_the_largest_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let uids: Vec<_> = (0..10).map(|pod| format!("uid-{pod}")).collect();
+        uids.iter()
+            .zip([500].into_iter().chain([4; 9]))
+            .for_each(|(uid, files)| fill(root.path(), uid, files));
+        let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
+        let mut sizes = PodSizes::default();
+        let mut read = |made: Option<i64>, inodes| {
+            let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, Some(0))).collect();
+            pods[0] = request("uid-0", made);
+            pods.sort_by_cached_key(|pod| (sizes.expected(pod), pod.uid.clone()));
+            let sample = read_within(WalkBudget { deadline_ns: u64::MAX, inodes }, &paths, &pods);
+            sizes.note(&pods, &sample);
+            let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
+            (sample.pods["uid-0"].inodes(), exact)
+        };
+        assert_eq!(
+            read(None, 600),
+            (60, 9),
+            "nothing is known of it: it comes first, with a share of its own"
+        );
+        assert_eq!(read(None, 600), (501, 10), "the others come first");
+        assert_eq!(read(None, 300), (255, 9), "they are exact where not all can be");
+        sizes = PodSizes::default();
+        let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
+        pods.sort_by_cached_key(|pod| sizes.expected(pod));
+        assert_eq!(pods[1].uid(), "uid-0", "it is new, but what it made is counted");
+    }
 }
