@@ -41,12 +41,12 @@ impl Disk {
     /// # Safety
     /// `inode` is a pointer to an `inode`.
     #[inline(always)]
-    pub(crate) unsafe fn of_inode<R: Read>(inode: *const u8) -> Option<Self> {
+    pub(crate) unsafe fn of_inode(inode: *const u8) -> Option<Self> {
         if inode.is_null() {
             return None;
         }
         // SAFETY: the caller's promise, and the type of the member.
-        unsafe { Self::of_super_block::<R>(R::at(inode, offset!(inode_sb))) }
+        unsafe { Self::of_super_block::<Direct>(Direct::at(inode, offset!(inode_sb))) }
     }
 
     /// The same by its super block.

@@ -65,7 +65,7 @@ pub(crate) fn disk_ext4_allocate(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "ext4_free_blocks")]
 pub(crate) fn disk_ext4_free(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: an `inode`, which the loader checks in BTF.
-    let Some(disk) = (unsafe { Disk::of_inode::<Direct>(ctx.arg(0)) }) else { return 0 };
+    let Some(disk) = (unsafe { Disk::of_inode(ctx.arg(0)) }) else { return 0 };
     let bytes = disk.bytes(-ctx.arg::<i64>(2));
     // SAFETY: the same.
     let id = unsafe { owner_of(ctx.arg(0)) };
@@ -94,7 +94,7 @@ pub(crate) fn disk_ext4_free_inode(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 unsafe fn on_reserve(inode: *const u8, blocks: i64) {
     // SAFETY: the caller's promise.
-    if let Some(disk) = unsafe { Disk::of_inode::<Direct>(inode) } {
+    if let Some(disk) = unsafe { Disk::of_inode(inode) } {
         // SAFETY: the helper gives the running task, with its type: loads instead of calls, for each block.
         let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
         disk.take(id, Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
@@ -109,7 +109,7 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
 #[inline(always)]
 unsafe fn on_inode(inode: *const u8, inodes: i64) {
     // SAFETY: the caller's promise.
-    if let Some(disk) = unsafe { Disk::of_inode::<Direct>(inode) } {
+    if let Some(disk) = unsafe { Disk::of_inode(inode) } {
         disk.take(current_id(), Taken { reserved: 0, allocated: 0, inodes });
     }
 }
@@ -138,7 +138,7 @@ unsafe fn on_allocate(request: *const u8) {
     }
     let inode = inode as *const u8;
     // SAFETY: an inode.
-    let Some(disk) = (unsafe { Disk::of_inode::<Direct>(inode) }) else { return };
+    let Some(disk) = (unsafe { Disk::of_inode(inode) }) else { return };
     let bytes = disk.bytes(i64::from(blocks));
     if flags & (DELAYED | DATA) != DELAYED | DATA {
         // SAFETY: an inode.

@@ -21,8 +21,7 @@ pub(crate) fn disk_xfs_iomap_alloc(ctx: RawTracePointContext) -> i32 {
     unsafe {
         let start: u64 = Probe::at(extent, offset!(xfs_irec_start));
         if start & NO_BLOCK_YET == NO_BLOCK_YET {
-            let disk = Disk::of_inode::<Probe>(inode(file));
-            on_allocate(disk, Probe::at(extent, offset!(xfs_irec_count)));
+            on_allocate(super_block_of(file), Probe::at(extent, offset!(xfs_irec_count)));
         }
     }
     // Else counted when it was allocated.
@@ -44,7 +43,7 @@ pub(crate) fn disk_xfs_allocate(ctx: RawTracePointContext) -> i32 {
             let mount: usize = Probe::at(request, offset!(xfs_arg_mount));
             let super_block = Probe::at(mount as *const u8, offset!(xfs_mount_super));
             let blocks: u32 = Probe::at(request, offset!(xfs_arg_len));
-            on_allocate(Disk::of_super_block::<Probe>(super_block), blocks.into());
+            on_allocate(super_block, blocks.into());
         }
     }
     0
@@ -54,21 +53,28 @@ pub(crate) fn disk_xfs_allocate(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "xfs_create")]
 pub(crate) fn disk_xfs_create(ctx: RawTracePointContext) -> i32 {
     // SAFETY: an `xfs_inode`, which the loader checks in BTF.
-    if let Some(disk) = unsafe { Disk::of_inode::<Probe>(inode(ctx.arg(0))) } {
+    if let Some(disk) = unsafe { Disk::of_super_block::<Probe>(super_block_of(ctx.arg(0))) } {
         disk.take(current_id(), Taken { reserved: 0, allocated: 0, inodes: 1 });
     }
     0
 }
 
-/// The `inode` inside of an `xfs_inode`.
+/// The super block of a file.
+///
+/// # Safety
+/// `file` is a pointer to an `xfs_inode`.
 #[inline(always)]
-fn inode(file: *const u8) -> *const u8 {
-    file.wrapping_add(offset!(xfs_inode_vnode) as usize)
+unsafe fn super_block_of(file: *const u8) -> usize {
+    // SAFETY: the caller's promise; an `inode` is inside of it.
+    unsafe { Probe::at(file.wrapping_add(offset!(xfs_inode_vnode) as usize), offset!(inode_sb)) }
 }
 
+/// # Safety
+/// `super_block` is the address of a `super_block`, or 0.
 #[inline(always)]
-fn on_allocate(disk: Option<Disk>, blocks: i64) {
-    if let Some(disk) = disk {
+unsafe fn on_allocate(super_block: usize, blocks: i64) {
+    // SAFETY: the caller's promise.
+    if let Some(disk) = unsafe { Disk::of_super_block::<Probe>(super_block) } {
         disk.take(current_id(), Taken { reserved: 0, allocated: disk.bytes(blocks), inodes: 0 });
     }
 }

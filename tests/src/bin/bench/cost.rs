@@ -9,18 +9,18 @@ use tests::bench::row::Row;
 use tests::clock;
 use tests::node::MIB;
 
-/// A running program, looked at again and again.
+/// A running program, sampled again and again.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pid: u32,
     /// Times that each thread had gone to sleep by itself; those that have ended count too.
     sleeps: BTreeMap<u32, u64>,
-    before: Look,
-    figures: Vec<Figures>,
+    before: Sample,
+    costs: Vec<Cost>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Sample {
     at: Instant,
     /// Time on a processor, all threads together, those that have ended too.
     cpu: Duration,
@@ -28,7 +28,7 @@ struct Look {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Figures {
+struct Cost {
     rss_mib: f64,
     /// Of a core.
     cpu_percent: f64,
@@ -41,15 +41,15 @@ const SPAN_SECONDS: f64 = 120.0;
 impl Watched {
     pub(crate) fn new(pid: u32) -> Result<Self> {
         let mut sleeps = BTreeMap::new();
-        let before = Look::of(pid, &mut sleeps)?;
-        Ok(Self { pid, sleeps, before, figures: Vec::new() })
+        let before = Sample::of(pid, &mut sleeps)?;
+        Ok(Self { pid, sleeps, before, costs: Vec::new() })
     }
 
-    /// Puts down what it has cost since the last look.
-    pub(crate) fn look(&mut self) -> Result<()> {
-        let now = Look::of(self.pid, &mut self.sleeps)?;
+    /// Notes what it has cost since the last sample.
+    pub(crate) fn sample(&mut self) -> Result<()> {
+        let now = Sample::of(self.pid, &mut self.sleeps)?;
         let seconds = now.at.duration_since(self.before.at).as_secs_f64();
-        self.figures.push(Figures {
+        self.costs.push(Cost {
             rss_mib: rss(self.pid)? as f64 / MIB as f64,
             cpu_percent: now.cpu.saturating_sub(self.before.cpu).as_secs_f64() / seconds * 100.0,
             wakeups_per_second: now.sleeps.saturating_sub(self.before.sleeps) as f64 / seconds,
@@ -60,21 +60,21 @@ impl Watched {
 
     /// Memory, time and wake-ups.
     pub(crate) fn rows(&self, case: &str) -> [Row; 3] {
-        let of = |figure: fn(&Figures) -> f64| self.figures.iter().map(figure).collect();
+        let of = |value: fn(&Cost) -> f64| self.costs.iter().map(value).collect();
         [
-            Row::new(case, "rss", "MiB", of(|figures| figures.rss_mib)),
-            Row::new(case, "cpu", "% of a core", of(|figures| figures.cpu_percent)),
-            Row::new(case, "wakeups", "in 120 s", of(|figures| figures.wakeups_per_second * SPAN_SECONDS)),
+            Row::new(case, "rss", "MiB", of(|cost| cost.rss_mib)),
+            Row::new(case, "cpu", "% of a core", of(|cost| cost.cpu_percent)),
+            Row::new(case, "wakeups", "in 120 s", of(|cost| cost.wakeups_per_second * SPAN_SECONDS)),
         ]
     }
 }
 
-impl Look {
+impl Sample {
     fn of(pid: u32, sleeps: &mut BTreeMap<u32, u64>) -> Result<Self> {
         let tasks = format!("/proc/{pid}/task");
         for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
             let task = task.with_context(|| format!("list {tasks}"))?;
-            // A thread may end between the list and the look.
+            // A thread may end between the list and the read.
             let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
             let id = task.file_name().to_string_lossy().parse().context("the id of a thread")?;
             let count = number(&status, "voluntary_ctxt_switches:").context("status has no switches")?;

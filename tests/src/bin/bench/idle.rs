@@ -63,8 +63,8 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
                 others.scrape()?;
             }
         }
-        ours.look()?;
-        theirs.iter_mut().try_for_each(Watched::look)?;
+        ours.sample()?;
+        theirs.iter_mut().try_for_each(Watched::sample)?;
     }
     let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");

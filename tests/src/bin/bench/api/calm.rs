@@ -89,7 +89,7 @@ pub(super) fn measure(
                 agent.metrics()?;
             }
         }
-        watched.look()?;
+        watched.sample()?;
     }
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let asked: Vec<String> = proxy.seen().into_iter().skip(before).map(|seen| seen.request).collect();
