@@ -99,7 +99,7 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
         let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
         disk.take(id, Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
         if blocks > 0 {
-            disk_kill::look(disk.device, disk.taken(), id);
+            disk_kill::judge_write(disk.device, disk.taken(), id);
         }
     }
 }

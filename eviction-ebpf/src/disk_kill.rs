@@ -17,7 +17,7 @@ static DISK_KILL_ORDER: Array<DiskKillOrder> = Array::with_max_entries(1, 0);
 
 /// The running task, of the memory cgroup `leaf_id`, took blocks of a device: so many bytes are taken of it now.
 #[inline(always)]
-pub(crate) fn look(device: u32, taken: i64, leaf_id: u64) {
+pub(crate) fn judge_write(device: u32, taken: i64, leaf_id: u64) {
     if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }

@@ -78,7 +78,7 @@ struct GuardedLevel {
 
 /// `memcg`, whose id is `leaf_id`, was charged; `way` leads up from it.
 #[inline(always)]
-pub(crate) fn look<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
+pub(crate) fn judge_charge<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
     if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }

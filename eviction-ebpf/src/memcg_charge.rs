@@ -134,7 +134,7 @@ pub(crate) fn on_charge<M: Means, C: EbpfContext>(
         count(Counter::PathTruncated);
         return;
     };
-    kernel_kill::look::<M>(&memcg, way, leaf_id);
+    kernel_kill::judge_charge::<M>(&memcg, way, leaf_id);
     if way.is_online && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
         remember_events::<M>(memcg, way);
     }

@@ -212,7 +212,7 @@ unsafe fn climb(record: *mut OomKill, memcg: Memcg) {
     for place in 0..MAX_CHAIN {
         // SAFETY: the caller's promise; `place` is inside the chain.
         unsafe {
-            (*record).chain[place] = look(&memcg, now_ns);
+            (*record).chain[place] = read_ancestor(&memcg, now_ns);
             put_name(&raw mut (*record).names[place], &memcg);
             (*record).chain_len = place as u32 + 1;
         }
@@ -243,7 +243,7 @@ unsafe fn put_name(name: *mut [u8; NAME_BYTES], memcg: &Memcg) {
 fn pass(memcg: Memcg) {
     let mut memcg = memcg;
     for _ in 0..MAX_CHAIN {
-        look(&memcg, 0);
+        read_ancestor(&memcg, 0);
         match memcg.parent::<Probe>() {
             Some(parent) => memcg = parent,
             None => return,
@@ -253,7 +253,7 @@ fn pass(memcg: Memcg) {
 
 /// The figures of one memory cgroup, beside its event counts as they were last seen.
 #[inline(always)]
-fn look(memcg: &Memcg, now_ns: u64) -> Ancestor {
+fn read_ancestor(memcg: &Memcg, now_ns: u64) -> Ancestor {
     let mut ancestor = Ancestor {
         id: memcg.id::<Probe>(),
         usage: memcg.usage::<Probe>(),

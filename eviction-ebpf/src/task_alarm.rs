@@ -118,14 +118,14 @@ unsafe fn watch_limits(task: *const u8, memcg_id: u64, forks: u64, now_ns: u64) 
         let now = core::ptr::read_volatile(&raw const (*armed).generation);
         let PidsCache { group, until_forks, until_ns, generation } = *last;
         if group != css as u64 || generation != now || forks >= until_forks || now_ns >= until_ns {
-            look_at_limits(css as *const u8, memcg_id, forks, now_ns);
+            compare_with_limits(css as *const u8, memcg_id, forks, now_ns);
         }
     }
 }
 
 /// Looks at this group of the pids controller and those above it. Apart, as all that is seldom ([`crate::task`]).
 #[inline(never)]
-fn look_at_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
+fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
     let (Some(armed), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
         return;
     };
@@ -155,7 +155,7 @@ fn look_at_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
                 // The root is not counted.
                 break;
             }
-            let PidsFigures { tasks, limit } = figures(group);
+            let PidsUsage { tasks, limit } = read_pids(group);
             let near = if limit <= PIDS_LIMIT_MAX { limit - limit / PIDS_NEAR_FRACTION } else { u64::MAX };
             let (is_near, may_be_over) = (tasks >= near, has_line && tasks >= line);
             if !is_near {
@@ -164,7 +164,7 @@ fn look_at_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
             if has_line && !may_be_over {
                 left = least(left, line - tasks);
             }
-            // Whose figures they are is three reads more, of memory that nothing else here touches.
+            // Whose counts they are takes three reads more, of memory that nothing else here touches.
             if !is_near && !may_be_over {
                 continue;
             }
@@ -194,7 +194,7 @@ fn least(one: u64, other: u64) -> u64 {
 /// Of a group of the pids controller.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct PidsFigures {
+struct PidsUsage {
     tasks: u64,
     limit: u64,
 }
@@ -204,13 +204,13 @@ struct PidsFigures {
 /// # Safety
 /// `group` is a pointer to a `pids_cgroup`.
 #[inline(always)]
-unsafe fn figures(group: *const u8) -> PidsFigures {
+unsafe fn read_pids(group: *const u8) -> PidsUsage {
     let (counter, limit) = (offset!(pids_counter), offset!(pids_limit));
     // SAFETY: any address goes.
     unsafe {
         match limit.wrapping_sub(counter) {
             8 => Probe::at(group, counter),
-            _ => PidsFigures { tasks: Probe::at(group, counter), limit: Probe::at(group, limit) },
+            _ => PidsUsage { tasks: Probe::at(group, counter), limit: Probe::at(group, limit) },
         }
     }
 }

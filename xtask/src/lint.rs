@@ -30,8 +30,8 @@ pub(crate) fn run() -> Result<ExitCode> {
             println!("error: {name}: {error:#}");
             failed += 1;
         }
-        let verdict = if done.is_ok() { "ok" } else { "FAILED" };
-        summary.push(format!("{verdict:<7} {name} ({seconds:.1} s)"));
+        let result = if done.is_ok() { "ok" } else { "FAILED" };
+        summary.push(format!("{result:<7} {name} ({seconds:.1} s)"));
     }
     println!("{}", summary.join("\n"));
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -121,13 +121,13 @@ fn status(source: &Backend) -> (Status, String) {
 fn report(findings: &Findings, is_wide: bool) -> String {
     let Findings { configuration, would_start, sources, facts: _, problems } = findings;
     let number = |wanted| sources.iter().filter(|source| status(source).0 == wanted).count();
-    let verdict = match (would_start, problems.len()) {
+    let result = match (would_start, problems.len()) {
         (true, _) => "run would start".to_owned(),
         (false, 1) => "run would not start: 1 error".to_owned(),
         (false, errors) => format!("run would not start: {errors} errors"),
     };
     let (ok, degraded, missing) = (number(Status::Ok), number(Status::Degraded), number(Status::Missing));
-    let summary = format!("{verdict}; sources: {ok} ok, {degraded} degraded, {missing} missing");
+    let summary = format!("{result}; sources: {ok} ok, {degraded} degraded, {missing} missing");
     if is_wide {
         return format!("{summary}\n\n{}", details(findings, configuration.as_ref()));
     }

@@ -212,17 +212,17 @@ fn pod_usage(pod: PodStats<'_>) -> Value {
     } = pod.values();
     let memory = json!({"workingSetBytes": memory_working_set, "rssBytes": memory_anonymous});
     let containers = pod.containers().map(|container| {
-        let figures = container.values();
+        let values = container.values();
         json!({
             "name": container.name(),
-            "memory": figures.memory_working_set.map(|bytes| json!({"workingSetBytes": bytes})),
-            "rootfs": {"usedBytes": figures.rootfs_used, "inodesUsed": figures.rootfs_inodes},
-            "logs": {"usedBytes": figures.logs_used, "inodesUsed": figures.logs_inodes},
+            "memory": values.memory_working_set.map(|bytes| json!({"workingSetBytes": bytes})),
+            "rootfs": {"usedBytes": values.rootfs_used, "inodesUsed": values.rootfs_inodes},
+            "logs": {"usedBytes": values.logs_used, "inodesUsed": values.logs_inodes},
         })
     });
     let volumes = pod.volumes().map(|volume| {
-        let figures = volume.values();
-        json!({"name": volume.name(), "usedBytes": figures.used, "inodesUsed": figures.inodes})
+        let values = volume.values();
+        json!({"name": volume.name(), "usedBytes": values.used, "inodesUsed": values.inodes})
     });
     json!({
         "podRef": {"uid": pod.uid()},

@@ -168,7 +168,7 @@ fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
 }
 
 /// Usage and working set of a sample, and the limit; `None` where one of them is not known.
-pub(crate) fn figures(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
+pub(crate) fn usage_and_limit(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
     let (Reading::Known(usage), Reading::Known(working_set), Limit::At(limit)) =
         (sample.usage, sample.working_set, sample.hard_limit)
     else {

@@ -320,7 +320,8 @@ pub struct EndBrief {
     /// The container.
     pub container: String,
     /// Why it ended.
-    pub verdict: TerminationCause,
+    #[serde(rename = "verdict")]
+    pub cause: TerminationCause,
     /// On what ground.
     pub ground: Explanation,
     /// Whose limit it was, if a kill had a part in it.
@@ -352,7 +353,7 @@ impl EndBrief {
         Some(Self {
             uid: terminated.container.pod_uid.to_string(),
             container: terminated.container.name.to_string(),
-            verdict: terminated.cause(),
+            cause: terminated.cause(),
             ground: terminated.causes.first()?.explanation,
             limit_owner: terminated.limit_scope(),
             also: terminated.contributing().collect(),

@@ -50,6 +50,6 @@ fn cells(measured: &Measured) -> [String; 16] {
         figure(100),
         allocations.map_or_else(String::new, |count| count.to_string()),
         measured.ratio().map_or_else(String::new, short),
-        row.verdict().to_owned(),
+        row.goal_result().to_owned(),
     ]
 }

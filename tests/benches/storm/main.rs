@@ -260,7 +260,7 @@ fn render(rows: &[Row]) -> String {
             figure(50),
             figure(99),
             figure(100),
-            row.verdict().into(),
+            row.goal_result().into(),
         ]
     }));
     table::render(&lines, &[0, 1, 2, 8])

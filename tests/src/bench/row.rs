@@ -131,7 +131,7 @@ impl Row {
     }
 
     /// The same for people; empty where there is nothing to say.
-    pub fn verdict(&self) -> &'static str {
+    pub fn goal_result(&self) -> &'static str {
         match self.reached() {
             Some(true) => "reached",
             Some(false) => "MISSED",

@@ -48,15 +48,15 @@ fn of_kill(agent: &mut Agent, pid: u32) -> Event {
     agent.wait_for("the OOM kill", GUARD, of_it).unwrap()
 }
 
-fn verdict(agent: &mut Agent, pod: &str) -> Event {
+fn termination(agent: &mut Agent, pod: &str) -> Event {
     let full_name = format!("shop/{pod}");
     let of_it = |event: &Event| event.kind() == "container_terminated" && event.pod() == full_name;
-    agent.wait_for(&format!("the verdict on {pod}"), GUARD, of_it).unwrap()
+    agent.wait_for(&format!("the termination on {pod}"), GUARD, of_it).unwrap()
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
-fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
+fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
     let pod = |name: &&str| PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", *name, &["app"], 8) };
     let Some(mut world) = World::new("apart", PODS.iter().map(pod)) else { return };
     let place = |name: &str| PODS.iter().position(|it| *it == name).unwrap();
@@ -77,7 +77,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         process.process().wait().unwrap();
         end(&world, place(name), &json!({"exitCode": 137, "reason": reason}));
     }
-    let reported = verdict(&mut agent, "main");
+    let reported = termination(&mut agent, "main");
     // A pod of one container has the container's limit, and more that counts against it.
     assert!(["container", "pod"].contains(&owners[0].as_str()), "{owners:?}");
     assert_eq!(
@@ -86,7 +86,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         "{reported:?}"
     );
     assert_eq!(reported.value.get("mismatch"), None, "{reported:?}");
-    let reported = verdict(&mut agent, "untold");
+    let reported = termination(&mut agent, "untold");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("oom_killed", "kill_not_in_status"),
@@ -108,7 +108,7 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
         })
     };
     write(&world, place("child"), &json!({"exitCode": 0, "reason": "OOMKilled"}), restarted, json!({}));
-    let reported = verdict(&mut agent, "child");
+    let reported = termination(&mut agent, "child");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("other", "only_a_child_killed"),
@@ -137,19 +137,19 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     });
     let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
     write(&world, place("kubelet"), &killed, ended, evicted);
-    let reported = verdict(&mut agent, "elsewhere");
+    let reported = termination(&mut agent, "elsewhere");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("other", "killed_by_other_process"),
         "{reported:?}"
     );
-    let reported = verdict(&mut agent, "kubelet");
+    let reported = termination(&mut agent, "kubelet");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("evicted_by_kubelet", "killed_by_eviction"),
         "{reported:?}"
     );
-    let reported = verdict(&mut agent, "unseen");
+    let reported = termination(&mut agent, "unseen");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("oom_killed", "no_kill_seen"),
@@ -157,8 +157,8 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     );
     assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
-    // A status that comes after the verdict is held against it all the same.
-    let reported = verdict(&mut agent, "late");
+    // A status that comes after the termination is held against it all the same.
+    let reported = termination(&mut agent, "late");
     assert_eq!((reported.text("cause"), reported.value.get("mismatch")), ("other", None), "{reported:?}");
     end(&world, place("late"), &killed);
     let reported = agent
@@ -176,12 +176,14 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
     }
     crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     let metrics = agent.metrics().unwrap();
-    let ended = |verdict| {
-        metrics
-            .sum("eviction_agent_container_terminations_total", &[("namespace", "shop"), ("cause", verdict)])
+    let ended = |termination| {
+        metrics.sum(
+            "eviction_agent_container_terminations_total",
+            &[("namespace", "shop"), ("cause", termination)],
+        )
     };
-    let verdicts = ["evicted_by_agent", "evicted_by_kubelet", "oom_killed", "other"].map(ended);
-    assert_eq!(verdicts, [0.0, 1.0, 3.0, 3.0]);
+    let terminations = ["evicted_by_agent", "evicted_by_kubelet", "oom_killed", "other"].map(ended);
+    assert_eq!(terminations, [0.0, 1.0, 3.0, 3.0]);
     for (difference, times) in [
         ("no_kill_seen", 1.0),
         ("only_a_child_killed", 1.0),
@@ -197,8 +199,8 @@ fn each_end_has_one_verdict_and_what_its_status_says_otherwise_is_explained() {
             "{difference}"
         );
     }
-    let verdicts =
+    let terminations =
         agent.heard().unwrap().iter().filter(|event| event.kind() == "container_terminated").count();
-    assert_eq!(verdicts, PODS.len(), "one for each");
+    assert_eq!(terminations, PODS.len(), "one for each");
     assert!(agent.stop().unwrap().success());
 }

@@ -69,12 +69,12 @@ impl Outcome {
                 fields.map(move |(key, value)| format!("  {key:<24}{value}{unit}\n"))
             })
             .collect();
-        let verdict = match &self.end {
+        let result = match &self.end {
             End::Passed => "  PASSED".to_owned(),
             End::Failed(why) => format!("  FAILED  {why}"),
             End::Skipped(why) => format!("  SKIPPED {}: {why}", self.name),
         };
-        format!("{}{verdict}", values.concat())
+        format!("{}{result}", values.concat())
     }
 }
 

@@ -29,7 +29,7 @@ type Guests<'a> = &'a [(&'a Machine, GuestResults)];
 /// that they measured.
 pub(super) fn render(all: Guests<'_>) -> String {
     let mut tables = vec![guests(all), backends(all), stories(all)];
-    tables.extend(FIGURES.iter().filter_map(|figures| figures.rows(all)));
+    tables.extend(VALUE_TABLES.iter().filter_map(|table| table.rows(all)));
     let text: Vec<_> = tables.iter().map(markdown).collect();
     text.join("\n")
 }
@@ -109,7 +109,7 @@ fn by_guest(
 
 /// A table of what stories measured, a line for each guest and story.
 #[derive(Debug)]
-struct Figures {
+struct ValueTable {
     /// What the stories are, as the head of the table has it.
     title: &'static str,
     /// A story belongs to it if it has this value.
@@ -119,9 +119,9 @@ struct Figures {
     columns: &'static [(&'static str, &'static str)],
 }
 
-const FIGURES: [Figures; 2] = [
+const VALUE_TABLES: [ValueTable; 2] = [
     // Ratios to other programs in the same guest; above 1 the agent is better.
-    Figures {
+    ValueTable {
         title: "overshoot beyond the threshold",
         measured_by: "times_less_at_death",
         decimals: 1,
@@ -137,7 +137,7 @@ const FIGURES: [Figures; 2] = [
             ("by_reflex", "runs ended by kernel kill"),
         ],
     },
-    Figures {
+    ValueTable {
         title: "slowdown by the agent",
         measured_by: "slowdown",
         decimals: 2,
@@ -149,7 +149,7 @@ const FIGURES: [Figures; 2] = [
     },
 ];
 
-impl Figures {
+impl ValueTable {
     /// Nothing where nothing was measured.
     fn rows(&self, all: Guests<'_>) -> Option<Rows> {
         let Self { title, measured_by, decimals, columns } = self;
@@ -164,10 +164,10 @@ impl Figures {
         let head = ["kernel", title].into_iter().chain(columns.iter().map(|(_, title)| *title));
         let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
         for (kernel, story) in measured {
-            let figures = columns.iter().map(|(key, _)| {
+            let values = columns.iter().map(|(key, _)| {
                 story.value(key).map_or_else(|| NOT_RUN.to_owned(), |value| format!("{value:.decimals$}"))
             });
-            rows.push([kernel.to_owned(), story.title()].into_iter().chain(figures).collect());
+            rows.push([kernel.to_owned(), story.title()].into_iter().chain(values).collect());
         }
         Some(rows)
     }

@@ -140,7 +140,7 @@ impl NodeSampler {
         self.capacity
     }
 
-    /// Reads the node's own figures, and those of all pods where that is due: the leaves in `charged` first.
+    /// Reads the node's own values, and those of all pods where that is due: the leaves in `charged` first.
     pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
         let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
         let memory = match (level.usage, level.working_set) {
@@ -248,7 +248,7 @@ impl NodeSampler {
         builder
     }
 
-    /// The same with the figures of all pods, fresh ones for those that may go.
+    /// The same with the values of all pods, fresh ones for those that may go.
     pub fn snapshot_with_pods(
         &mut self,
         sample: &CompleteSample,
@@ -277,7 +277,7 @@ impl NodeSampler {
         any
     }
 
-    /// The figures of the node and of all pods as they were read last.
+    /// The values of the node and of all pods as they were read last.
     pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(sample);
         let is_dedicated = self.disks.layout().dedicated_image_fs;
@@ -288,7 +288,7 @@ impl NodeSampler {
             let Some(known) = pod_index.pod_of(cgroup) else { continue };
             let Some(sample) = sample else { continue };
             let storage = self.storage.get(&known.pod.uid);
-            let figures = PodStatValues {
+            let values = PodStatValues {
                 has_memory: true,
                 memory_working_set: sample.memory.working_set.known(),
                 memory_anonymous: sample.memory.stat.anon.known(),
@@ -296,22 +296,22 @@ impl NodeSampler {
                 ephemeral_storage_used: storage.and_then(PodStorage::ephemeral_storage),
             };
             let mut growth = self.growth_of(cgroup.cgroup_id);
-            let mut pod = builder.pod(&known.pod.uid, figures);
+            let mut pod = builder.pod(&known.pod.uid, values);
             for container in &cgroup.containers {
                 let group = self.cgroups.group(container.cgroup_id);
                 let name = pod_index.container_name(&container.id);
                 let storage = storage.map(|storage| storage.container(name, known)).unwrap_or_default();
-                let figures = ContainerStatValues {
+                let values = ContainerStatValues {
                     memory_working_set: group.and_then(|group| group.working_set.known()),
                     rootfs_inodes: growth.add_to(is_dedicated, storage.rootfs_inodes),
                     logs_inodes: growth.add_to(false, storage.logs_inodes),
                     ..storage
                 };
-                pod.container(name, figures);
+                pod.container(name, values);
             }
-            for (name, figures) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
-                let inodes = growth.add_to(false, figures.inodes);
-                pod.volume(name, VolumeStatValues { inodes, ..figures });
+            for (name, values) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
+                let inodes = growth.add_to(false, values.inodes);
+                pod.volume(name, VolumeStatValues { inodes, ..values });
             }
         }
         builder
@@ -329,7 +329,7 @@ impl NodeSampler {
         self.storage.retain(|uid, _| pod_index.active().index_of(uid).is_some());
     }
 
-    /// Ends a snapshot, for an engine that knows these pods. Whose figures they are is looked up
+    /// Ends a snapshot, for an engine that knows these pods. Whose values they are is looked up
     /// once for the pass and for all that is told of it.
     pub fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
         let mut snapshot = builder.finish();
@@ -344,7 +344,7 @@ impl NodeSampler {
         self.spare.recycle(snapshot);
     }
 
-    /// The figures of the node.
+    /// The values of the node.
     fn node_stats(
         &self,
         at: Instant,

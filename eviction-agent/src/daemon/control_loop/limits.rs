@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use eviction_core::oom::LimitScope;
 
-use super::super::limit_monitor::{LimitChange, figures};
+use super::super::limit_monitor::{LimitChange, usage_and_limit};
 use super::super::oom_attribution::KillCgroups;
 use super::ControlLoop;
 use crate::telemetry::event_log;
@@ -44,7 +44,7 @@ impl ControlLoop {
         for nth in 0.. {
             let Some(id) = self.limits.nth(nth) else { break };
             let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
-            if let Some((seen, limit)) = figures(&sample) {
+            if let Some((seen, limit)) = usage_and_limit(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
                     watch.note_sample(sampled_ns);
@@ -71,7 +71,7 @@ impl ControlLoop {
             self.node_sampler.cgroups.read_limit(id);
             // One that is gone is removed when the tree is read.
             let sample = self.node_sampler.cgroups.sample_group(id, &self.state.charged);
-            if let Some((seen, limit)) = sample.as_ref().and_then(figures) {
+            if let Some((seen, limit)) = sample.as_ref().and_then(usage_and_limit) {
                 self.take_limit_sample(id, seen, limit, DetectedBy { name, crossed_ns });
             }
         }

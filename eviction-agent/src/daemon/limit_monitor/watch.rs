@@ -180,12 +180,12 @@ impl LimitWatch {
     /// Notes whether a probe will report that the limit is near: one that sees usage does not where page cache fills the
     /// cgroup and makes room for the rest.
     pub(crate) fn note_visibility(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
-        let told_up_to = match growth {
+        let reported_up_to = match growth {
             Some(growth) if growth.sees_every_charge => u64::MAX,
             Some(_) => near_and_away(self.limit, self.near_percent).1,
             None => self.limit / 2,
         };
-        self.is_blind = self.near_since_ns.is_none() && seen.usage >= told_up_to;
+        self.is_blind = self.near_since_ns.is_none() && seen.usage >= reported_up_to;
     }
 }
 

@@ -152,13 +152,13 @@ impl Summary {
         let Self { node, pods } = self;
         builder.node(node.stats());
         for pod in pods {
-            let mut entry = builder.pod(&pod.pod_ref.uid, pod.figures());
+            let mut entry = builder.pod(&pod.pod_ref.uid, pod.values());
             for container in &pod.containers {
-                entry.container(&container.name, container.figures());
+                entry.container(&container.name, container.values());
             }
             for volume in &pod.volume {
-                let figures = VolumeStatValues { used: volume.used_bytes, inodes: volume.inodes_used };
-                entry.volume(&volume.name, figures);
+                let values = VolumeStatValues { used: volume.used_bytes, inodes: volume.inodes_used };
+                entry.volume(&volume.name, values);
             }
         }
         builder.finish()
@@ -204,9 +204,9 @@ impl Node {
     }
 }
 
-fn known<T, U>(figures: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
-    match figures {
-        Some(figures) => Reading::Known(stats(figures)),
+fn known<T, U>(values: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
+    match values {
+        Some(values) => Reading::Known(stats(values)),
         None => Reading::Unknown(UnknownReason::Absent),
     }
 }
@@ -241,7 +241,7 @@ fn disk_usage(bytes: Option<u64>, inodes: Option<u64>) -> Option<DiskUsage> {
 }
 
 impl Pod {
-    fn figures(&self) -> PodStatValues {
+    fn values(&self) -> PodStatValues {
         PodStatValues {
             has_memory: self.memory.is_some(),
             memory_working_set: self.memory.and_then(|memory| memory.working_set_bytes),
@@ -267,7 +267,7 @@ impl Pod {
 }
 
 impl Container {
-    fn figures(&self) -> ContainerStatValues {
+    fn values(&self) -> ContainerStatValues {
         let rootfs = self.rootfs.unwrap_or_default();
         let logs = self.logs.unwrap_or_default();
         ContainerStatValues {

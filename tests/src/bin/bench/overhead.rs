@@ -68,10 +68,10 @@ pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stor
                 (Place::Near, Some(backend)) => format!("near, {backend}"),
             };
             if testbed.wants(&case) {
-                let Pairs { figures, clock, watched_by } =
+                let Pairs { measurements, clock, watched_by } =
                     site.pairs(testbed, pairs, &case, place, backend)?;
-                for ((task, ..), figures) in TASKS.iter().zip(figures) {
-                    let rows = rows_of(task, &case, place, watched_by.as_deref(), figures);
+                for ((task, ..), measurements) in TASKS.iter().zip(measurements) {
+                    let rows = rows_of(task, &case, place, watched_by.as_deref(), measurements);
                     if stories {
                         testbed.emit(&story(task, &case, watched_by.as_deref(), &rows));
                     }
@@ -134,14 +134,14 @@ impl Site {
 
     /// Nanoseconds of each task.
     fn measure(&mut self) -> Result<[f64; TASKS.len()]> {
-        let mut figures = [f64::INFINITY; TASKS.len()];
+        let mut measurements = [f64::INFINITY; TASKS.len()];
         for _ in 0..GOES {
-            for (task, figure) in self.tasks.iter_mut().zip(&mut figures) {
+            for (task, figure) in self.tasks.iter_mut().zip(&mut measurements) {
                 task.go()?;
                 *figure = figure.min(cpu_ns(task)?);
             }
         }
-        Ok(figures)
+        Ok(measurements)
     }
 
     /// Nanoseconds of each task while [`ENTERED`] programs that do nothing are where the charge hook is; nothing where
@@ -197,7 +197,7 @@ impl Site {
         place: Place,
         backend: Option<&str>,
     ) -> Result<Pairs> {
-        let mut figures: [Figures; TASKS.len()] = Default::default();
+        let mut measurements: [Measurements; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
             testbed.interrupt.check()?;
@@ -216,24 +216,26 @@ impl Site {
             let last = self.measure()?;
             // The same wherever the node stands; and near it is another hook that counts.
             let entered = if place == Place::Calm { self.measure_entering()? } else { None };
-            for (task, figures) in figures.iter_mut().enumerate() {
-                figures.slowdowns.push(percent(with[task], before[task], after[task]));
-                figures.noise.push(percent(again[task], after[task], last[task]));
-                figures.shares.push(of_programs[task].all);
+            for (task, measurements) in measurements.iter_mut().enumerate() {
+                measurements.slowdowns.push(percent(with[task], before[task], after[task]));
+                measurements.noise.push(percent(again[task], after[task], last[task]));
+                measurements.shares.push(of_programs[task].all);
                 for (name, [share, ns]) in &of_programs[task].each {
-                    let [shares, runs] = figures.programs.entry(name.clone()).or_default();
+                    let [shares, runs] = measurements.programs.entry(name.clone()).or_default();
                     shares.push(*share);
                     runs.push(*ns);
                 }
                 if let Some(entered) = entered {
-                    figures.entering.push(percent(entered[task], again[task], last[task]) / ENTERED as f64);
+                    measurements
+                        .entering
+                        .push(percent(entered[task], again[task], last[task]) / ENTERED as f64);
                 }
             }
             if (pair + 1).is_multiple_of(10) {
                 testbed.progress(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
-        Ok(Pairs { figures, clock, watched_by })
+        Ok(Pairs { measurements, clock, watched_by })
     }
 }
 
@@ -244,7 +246,7 @@ fn measured() -> Result<Measured> {
 /// What pairs came to.
 #[derive(Debug)]
 struct Pairs {
-    figures: [Figures; TASKS.len()],
+    measurements: [Measurements; TASKS.len()],
     /// What the kernel's clock adds to each run of a program, nanoseconds.
     clock: Vec<f64>,
     watched_by: Option<String>,
@@ -261,8 +263,14 @@ fn most(task: &str, place: Place, watched_by: Option<&str>) -> f64 {
     }
 }
 
-fn rows_of(task: &str, case: &str, place: Place, watched_by: Option<&str>, figures: Figures) -> Vec<Row> {
-    let Figures { slowdowns, noise, shares, programs, entering } = figures;
+fn rows_of(
+    task: &str,
+    case: &str,
+    place: Place,
+    watched_by: Option<&str>,
+    measurements: Measurements,
+) -> Vec<Row> {
+    let Measurements { slowdowns, noise, shares, programs, entering } = measurements;
     let most = most(task, place, watched_by);
     let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
     let sums: Vec<f64> = shares.iter().zip(&entering).map(|(share, way)| share + way).collect();
@@ -296,7 +304,7 @@ fn story(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Valu
 
 /// Those of a task, one for each pair, in percent.
 #[derive(Debug, Default)]
-struct Figures {
+struct Measurements {
     slowdowns: Vec<f64>,
     noise: Vec<f64>,
     shares: Vec<f64>,

@@ -1,4 +1,4 @@
-//! From crossings to rows of figures.
+//! From crossings to rows of measurements.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct Run {
 }
 
 /// What was measured in a crossing.
-struct Figures {
+struct Measurements {
     /// The kernel's stamp to the decision.
     stamped_us: Option<f64>,
     /// The crossing by the hog's own clock to the decision.
@@ -38,7 +38,7 @@ pub(crate) struct Runs {
     case: Case,
     /// In rows, where it is not the agent.
     program: Option<String>,
-    good: Vec<Figures>,
+    good: Vec<Measurements>,
     void: usize,
     missed: usize,
     /// Decisions on what must not trigger any.
@@ -113,7 +113,7 @@ impl Runs {
         let since = |from: u64, to: u64| (to as f64 - from as f64) / 1000.0;
         let mib = |ns| climb.overshoot(ns).map_or(f64::NAN, |bytes| bytes as f64 / MIB as f64);
         self.capped += usize::from(last.bytes + STEP > self.case.size());
-        self.good.push(Figures {
+        self.good.push(Measurements {
             stamped_us: decided.stamped_ns.map(|stamped| since(stamped, decided.at_ns)),
             crossed_us: crossed.map(|crossed| since(crossed, decided.at_ns)),
             decision_mib: mib(decided.at_ns),
@@ -138,29 +138,29 @@ impl Runs {
             }
         };
         if !case.hog.crosses() {
-            let figures = [vec![0.0; missed], vec![1.0; wrong]].concat();
-            return vec![mark(Row::new(name, "wrong decisions", "", figures)).with("missed", 0)];
+            let measurements = [vec![0.0; missed], vec![1.0; wrong]].concat();
+            return vec![mark(Row::new(name, "wrong decisions", "", measurements)).with("missed", 0)];
         }
         let mut seen_by: BTreeMap<&str, usize> = BTreeMap::new();
-        for figures in &good {
-            *seen_by.entry(&figures.seen_by).or_default() += 1;
+        for measurements in &good {
+            *seen_by.entry(&measurements.seen_by).or_default() += 1;
         }
         let seen_by = json!(seen_by);
-        let row = |metric, unit, of: fn(&Figures) -> Option<f64>| {
+        let row = |metric, unit, of: fn(&Measurements) -> Option<f64>| {
             let row = mark(Row::new(name.as_str(), metric, unit, good.iter().filter_map(of).collect()))
                 .with("capped", capped)
                 .with("detected_by", Value::clone(&seen_by));
             if missed > 0 { row.spoiled() } else { row }
         };
         let mut rows = vec![
-            row("crossing to decision", "us", |figures| figures.crossed_us),
-            row("overshoot at decision", "MiB", |figures| Some(figures.decision_mib)),
-            row("crossing to death", "us", |figures| figures.crossed_to_death_us),
-            row("overshoot at death", "MiB", |figures| Some(figures.death_mib)),
-            row("rate reached", "GB/s", |figures| Some(figures.rate)),
+            row("crossing to decision", "us", |measurements| measurements.crossed_us),
+            row("overshoot at decision", "MiB", |measurements| Some(measurements.decision_mib)),
+            row("crossing to death", "us", |measurements| measurements.crossed_to_death_us),
+            row("overshoot at death", "MiB", |measurements| Some(measurements.death_mib)),
+            row("rate reached", "GB/s", |measurements| Some(measurements.rate)),
         ];
         if program.is_none() {
-            rows.insert(0, row("stamp to decision", "us", |figures| figures.stamped_us));
+            rows.insert(0, row("stamp to decision", "us", |measurements| measurements.stamped_us));
         }
         rows
     }

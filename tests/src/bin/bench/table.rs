@@ -17,15 +17,15 @@ fn cells(row: &Row) -> [String; 11] {
     let goal = match row.goal {
         None => String::new(),
         Some(goal) => {
-            let verdict = if row.reached().is_none() { "not measured" } else { row.verdict() };
+            let goal_result = if row.reached().is_none() { "not measured" } else { row.goal_result() };
             let mean = row.mean().map_or_else(|| "-".to_owned(), short);
             match goal {
-                Goal::Max(most) => format!("max {} {verdict}", short(most)),
-                Goal::Mean(most) => format!("mean {} {verdict} ({mean})", short(most)),
-                Goal::Median(most) => format!("p50 {} {verdict}", short(most)),
-                Goal::AtLeast(least) => format!("p50 from {} on {verdict}", short(least)),
+                Goal::Max(most) => format!("max {} {goal_result}", short(most)),
+                Goal::Mean(most) => format!("mean {} {goal_result} ({mean})", short(most)),
+                Goal::Median(most) => format!("p50 {} {goal_result}", short(most)),
+                Goal::AtLeast(least) => format!("p50 from {} on {goal_result}", short(least)),
                 Goal::Stamp { n, p50, p99 } => {
-                    format!("n {n} p50 {} p99 {} {verdict}", short(p50), short(p99))
+                    format!("n {n} p50 {} p99 {} {goal_result}", short(p50), short(p99))
                 }
             }
         }

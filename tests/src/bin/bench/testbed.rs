@@ -1,4 +1,4 @@
-//! What every measurement has to do with: the programs, and where figures and progress go.
+//! What every measurement has to do with: the programs, and where measurements and progress go.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

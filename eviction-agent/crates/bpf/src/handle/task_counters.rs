@@ -212,8 +212,8 @@ impl BpfHandle {
         let node = Alarm::NodeTasks as u32;
         let old = maps.alarms_sent.iter().filter_map(|entry| match entry {
             // The node's own goes with its arming.
-            Ok((MapEntry(key), told_ns)) => {
-                (told_ns < before_ns && key.alarm != node).then_some(Ok(MapEntry(key)))
+            Ok((MapEntry(key), sent_ns)) => {
+                (sent_ns < before_ns && key.alarm != node).then_some(Ok(MapEntry(key)))
             }
             Err(error) => Some(Err(error)),
         });

@@ -79,7 +79,7 @@ fn btf(facts: &mut KernelFacts) -> &mut BtfFacts {
 }
 
 /// The candidates of each class, and the reasons against the others.
-fn told(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
+fn described(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
         .map(|plan| {
@@ -93,7 +93,7 @@ fn told(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
 #[test]
 fn a_rich_kernel_gets_the_best_method_of_each_class() {
     assert_eq!(
-        told(&rich(), &BackendSelection::default()),
+        described(&rich(), &BackendSelection::default()),
         [
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
@@ -117,16 +117,16 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
     btf(&mut facts).tracepoints.insert("rss_stat", counted);
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
     btf(&mut facts).tracepoints.remove("xfs_alloc_vextent_finish");
-    let told = told(&facts, &BackendSelection::default());
+    let described = described(&facts, &BackendSelection::default());
     let function = "this kernel has no function page_counter_charge";
     let tracepoint = "this kernel has no tracepoint mod_memcg_state";
-    assert_eq!(told[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
+    assert_eq!(described[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
     assert_eq!(
-        told[2],
+        described[2],
         "oom: fentry oom_kill_process, oom_kill_memcg_member, kprobe oom_kill_process, oom_kill_memcg_member, tp_btf mark_victim(pid) | argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *, argument 1 of mark_victim is number, not struct task_struct *"
     );
     let tracepoint = "this kernel has no tracepoint xfs_alloc_vextent_finish";
-    assert_eq!(told[8], format!("disk xfs: raw_tp xfs_iomap_alloc, xfs_create | {tracepoint}"));
+    assert_eq!(described[8], format!("disk xfs: raw_tp xfs_iomap_alloc, xfs_create | {tracepoint}"));
     btf(&mut facts).functions.remove("oom_kill_memcg_member");
     let plans = plan(&facts, &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
@@ -161,14 +161,14 @@ fn an_on_demand_probe_goes_with_its_method() {
 fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
     let mut facts = rich();
     btf(&mut facts).tracepoints.remove("ext4_da_release_space");
-    let all = told(&facts, &BackendSelection::default());
+    let all = described(&facts, &BackendSelection::default());
     let why = "this kernel has no tracepoint ext4_da_release_space";
     assert_eq!(all[7], format!("disk near:  | {why}, {why}"));
     assert!(all[6].starts_with("disk: tp_btf"), "{all:?}");
     let one = vec![structure("inode")];
     btf(&mut facts).tracepoints.insert("ext4_da_reserve_space", one);
     btf(&mut facts).tracepoints.insert("ext4_da_release_space", vec![structure("inode"), Argument::Number]);
-    assert!(told(&facts, &BackendSelection::default())[7].starts_with(
+    assert!(described(&facts, &BackendSelection::default())[7].starts_with(
         "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
     ));
     let mut near = plan(&rich(), &BackendSelection::default()).remove(7);
@@ -192,7 +192,7 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
-    assert_eq!(told(&facts, &BackendSelection::default())[3], format!("task:  | {why}"));
+    assert_eq!(described(&facts, &BackendSelection::default())[3], format!("task:  | {why}"));
 }
 
 #[test]
@@ -202,10 +202,13 @@ fn reclaim_is_seen_whatever_its_beginning_tells() {
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
     let newer = vec![Argument::Number, structure("mem_cgroup")];
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
-    assert_eq!(told(&facts, &BackendSelection::default()), told(&rich(), &BackendSelection::default()));
+    assert_eq!(
+        described(&facts, &BackendSelection::default()),
+        described(&rich(), &BackendSelection::default())
+    );
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
     let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
-    assert_eq!(told(&facts, &BackendSelection::default())[4], format!("reclaim:  | {why}"));
+    assert_eq!(described(&facts, &BackendSelection::default())[4], format!("reclaim:  | {why}"));
 }
 
 #[test]
@@ -213,9 +216,9 @@ fn a_missing_member_costs_the_families_that_need_it() {
     let mut facts = rich();
     let missing = BtfMissing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
-    let told = told(&facts, &BackendSelection::default());
-    assert_eq!(told[5], "cgroup:  | this kernel's struct cgroup has no root");
-    assert!(told[..5].iter().all(|line| line.contains("tp_btf")), "{told:?}");
+    let described = described(&facts, &BackendSelection::default());
+    assert_eq!(described[5], "cgroup:  | this kernel's struct cgroup has no root");
+    assert!(described[..5].iter().all(|line| line.contains("tp_btf")), "{described:?}");
 }
 
 #[test]
@@ -225,7 +228,10 @@ fn a_missing_figure_of_a_victim_costs_no_family() {
         let missing = BtfMissing::Type("such thing".into());
         btf(&mut facts).resolved.missing.push((field, missing));
     }
-    assert_eq!(told(&facts, &BackendSelection::default()), told(&rich(), &BackendSelection::default()));
+    assert_eq!(
+        described(&facts, &BackendSelection::default()),
+        described(&rich(), &BackendSelection::default())
+    );
 }
 
 #[test]
@@ -233,7 +239,7 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
     let all = |change: &dyn Fn(&mut KernelFacts), why: &str| {
         let mut facts = rich();
         change(&mut facts);
-        for line in told(&facts, &BackendSelection::default()) {
+        for line in described(&facts, &BackendSelection::default()) {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
@@ -252,14 +258,14 @@ fn a_locked_down_kernel_is_asked_too() {
     let mut facts = rich();
     facts.lockdown = Lockdown::Confidentiality;
     let choice = BackendSelection::default();
-    assert_eq!(told(&facts, &choice), told(&rich(), &choice));
+    assert_eq!(described(&facts, &choice), described(&rich(), &choice));
 }
 
 #[test]
 fn a_denied_method_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = BackendSelection { deny, ..BackendSelection::default() };
-    assert_eq!(told(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
+    assert_eq!(described(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
     let nothing = nothing(EventClass::Cgroup, &plan(&rich(), &choice)[5].rejected);
     assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
@@ -268,13 +274,13 @@ fn a_denied_method_is_not_tried() {
 fn a_method_that_is_asked_for_is_the_only_one_of_its_backends() {
     let only = |name: &str| BackendSelection { only: vec![name.to_owned()], ..BackendSelection::default() };
     let other = "another backend was requested";
-    let told = |choice| told(&rich(), &choice);
+    let described = |choice| described(&rich(), &choice);
     assert_eq!(
-        told(only("tp_btf mod_memcg_state"))[0],
+        described(only("tp_btf mod_memcg_state"))[0],
         format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")
     );
-    assert!(told(only("tp_btf mod_memcg_state"))[2].starts_with("oom: fentry oom_kill_process,"));
-    let timer = told(only("timerfd"));
+    assert!(described(only("tp_btf mod_memcg_state"))[2].starts_with("oom: fentry oom_kill_process,"));
+    let timer = described(only("timerfd"));
     assert!(timer[0].starts_with("charge:  |") && timer[1].starts_with("charge near:  |"), "{timer:?}");
 }
 

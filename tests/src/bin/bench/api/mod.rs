@@ -3,7 +3,7 @@
 
 mod calm;
 mod crossing;
-mod figures;
+mod measurements;
 mod population;
 mod way;
 
@@ -13,7 +13,7 @@ use tests::bench::row::{Goal, Row};
 use tests::cluster::{Binaries, Cluster, Options};
 
 use crate::testbed::Testbed;
-use figures::Figures;
+use measurements::Measurements;
 use population::PodPopulation;
 use way::Way;
 
@@ -69,32 +69,34 @@ pub(crate) fn run(testbed: &mut Testbed, counts: &Counts) -> Result<()> {
 
 /// Lets hogs cross the line, one after the other, and a new agent watch every few of them.
 fn cross(testbed: &Testbed, cluster: &mut Cluster, way: Way, n: usize) -> Result<Vec<Row>> {
-    let mut figures = Figures::new(way);
-    while figures.good() < n && figures.number() < n * TRIES {
+    let mut measurements = Measurements::new(way);
+    while measurements.good() < n && measurements.number() < n * TRIES {
         let mut population = PodPopulation::new(testbed, cluster, way)?;
         for pod in 0..population::HOGS {
-            if figures.good() < n {
-                let which = || format!("{}, run {}", way.name(), figures.number() + 1);
+            if measurements.good() < n {
+                let which = || format!("{}, run {}", way.name(), measurements.number() + 1);
                 let run = population.cross(pod).with_context(which)?;
-                figures.add(run)?;
+                measurements.add(run)?;
             }
         }
         population.end()?;
-        testbed.progress(&figures.progress(n));
+        testbed.progress(&measurements.progress(n));
     }
-    Ok(figures.rows().into_iter().map(|row| goal(row, way, n)).collect())
+    Ok(measurements.rows().into_iter().map(|row| goal(row, way, n)).collect())
 }
 
 /// What is to be reached (the project's own goals, not a standard).
 fn goal(row: Row, way: Way, n: usize) -> Row {
     let n = n.min(100);
     match row.metric {
-        figures::TO_GRANTED if !way.kills() => {
+        measurements::TO_GRANTED if !way.kills() => {
             let (p50, p99) = if way.taints() { TAINTED_US } else { GRANTED_US };
             row.goal(Goal::Stamp { n, p50, p99 })
         }
-        figures::BEYOND_FLOOR if !way.kills() => row.goal(Goal::Median(BEYOND_FLOOR_US)),
-        figures::TO_DEATH if way.is_moderate() => row.goal(Goal::Stamp { n, p50: DEAD_US, p99: DEAD_US }),
+        measurements::BEYOND_FLOOR if !way.kills() => row.goal(Goal::Median(BEYOND_FLOOR_US)),
+        measurements::TO_DEATH if way.is_moderate() => {
+            row.goal(Goal::Stamp { n, p50: DEAD_US, p99: DEAD_US })
+        }
         _ => row,
     }
 }

@@ -1,4 +1,4 @@
-//! From crossings to rows of figures.
+//! From crossings to rows of measurements.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) const TO_DEATH: &str = "crossing to death";
 const PIECE_NS: u64 = 50_000_000;
 
 /// The crossings of one case, times in microseconds.
-pub(super) struct Figures {
+pub(super) struct Measurements {
     way: Way,
     void: usize,
     crossing_to_granted: Vec<f64>,
@@ -40,7 +40,7 @@ pub(super) struct Figures {
     seen_by: BTreeMap<String, usize>,
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn new(way: Way) -> Self {
         let none = Vec::new;
         Self {
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn a_crossing_is_reported_by_both_clocks_and_beside_the_server() {
-        let mut figures = Figures::new(Way::EvictAndKill { mib: 256 });
-        figures.add(run(1)).unwrap();
-        assert_eq!((figures.good(), figures.number()), (1, 1));
-        let rows = figures.rows();
+        let mut measurements = Measurements::new(Way::EvictAndKill { mib: 256 });
+        measurements.add(run(1)).unwrap();
+        assert_eq!((measurements.good(), measurements.number()), (1, 1));
+        let rows = measurements.rows();
         let reported = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
         let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 2000.0];
         assert_eq!(reported.map(|metric| figure(&rows, metric)), expected.map(Some));
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn a_hog_that_the_machine_held_up_does_not_count() {
-        let mut figures = Figures::new(Way::Evict);
+        let mut measurements = Measurements::new(Way::Evict);
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
         let slow = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
-        figures.add(Run { climb: slow, end: None, ..run(1) }).unwrap();
-        assert_eq!((figures.good(), figures.number()), (0, 1));
-        assert!(figures.rows().iter().all(|row| row.metric != TO_DEATH));
+        measurements.add(Run { climb: slow, end: None, ..run(1) }).unwrap();
+        assert_eq!((measurements.good(), measurements.number()), (0, 1));
+        assert!(measurements.rows().iter().all(|row| row.metric != TO_DEATH));
     }
 }
