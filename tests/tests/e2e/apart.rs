@@ -51,7 +51,7 @@ fn of_kill(agent: &mut Agent, pid: u32) -> Event {
 fn termination(agent: &mut Agent, pod: &str) -> Event {
     let full_name = format!("shop/{pod}");
     let of_it = |event: &Event| event.kind() == "container_terminated" && event.pod() == full_name;
-    agent.wait_for(&format!("the termination on {pod}"), GUARD, of_it).unwrap()
+    agent.wait_for(&format!("the termination of {pod}"), GUARD, of_it).unwrap()
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
     );
     assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
-    // A status that comes after the termination is held against it all the same.
+    // A status that comes after the event line is compared with it all the same.
     let reported = termination(&mut agent, "late");
     assert_eq!((reported.text("cause"), reported.value.get("mismatch")), ("other", None), "{reported:?}");
     end(&world, place("late"), &killed);
@@ -176,11 +176,8 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
     }
     crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     let metrics = agent.metrics().unwrap();
-    let ended = |termination| {
-        metrics.sum(
-            "eviction_agent_container_terminations_total",
-            &[("namespace", "shop"), ("cause", termination)],
-        )
+    let ended = |cause| {
+        metrics.sum("eviction_agent_container_terminations_total", &[("namespace", "shop"), ("cause", cause)])
     };
     let terminations = ["evicted_by_agent", "evicted_by_kubelet", "oom_killed", "other"].map(ended);
     assert_eq!(terminations, [0.0, 1.0, 3.0, 3.0]);

@@ -133,7 +133,7 @@ pub struct ProgramHook {
 pub enum HookPoint {
     /// A tracepoint, by BTF.
     Tracepoint(&'static str),
-    /// A tracepoint, also one of a module: the program is told no types.
+    /// A tracepoint, also one of a module. The verifier does not know the types of its arguments.
     RawTracepoint(&'static str),
     /// Where a function begins, by BTF and a trampoline.
     Entry(&'static str),

@@ -266,6 +266,9 @@ impl ControlLoop {
     }
 
     pub(super) fn ask_for_storage(&mut self, extent: Extent) {
+        if self.storage.reader.is_none() || self.storage.pending.is_some() {
+            return;
+        }
         let counts = match extent {
             Extent::All | Extent::Ahead => self.count_inodes(),
             Extent::Limited | Extent::NearLimit => None,
@@ -273,9 +276,7 @@ impl ControlLoop {
         if extent == Extent::Ahead && counts.is_none() {
             return;
         }
-        let Some(reader) = self.storage.reader.as_ref().filter(|_| self.storage.pending.is_none()) else {
-            return;
-        };
+        let Some(reader) = &self.storage.reader else { return };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();

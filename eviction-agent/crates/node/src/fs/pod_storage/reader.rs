@@ -78,7 +78,7 @@ impl StorageReader {
                 Urgency::Decision => IoPriority::Normal,
                 Urgency::Routine => IoPriority::Idle,
             });
-            pods.sort_by_cached_key(|pod| (sizes.expected(pod), pod.uid.clone()));
+            sizes.sort(&mut pods);
             let sample = read_pod_storage(&paths, &pods);
             sizes.note(&pods, &sample);
             sample
@@ -97,6 +97,11 @@ impl StorageReader {
 struct PodSizes(BTreeMap<Box<str>, (u64, Option<i64>)>);
 
 impl PodSizes {
+    /// Puts those with few inodes first.
+    fn sort(&self, pods: &mut [StorageRequest]) {
+        pods.sort_by_cached_key(|pod| (self.expected(pod), pod.uid.clone()));
+    }
+
     /// How many it may have now.
     fn expected(&self, pod: &StorageRequest) -> u64 {
         let (inodes, made) = self.0.get(&pod.uid).copied().unwrap_or((0, Some(0)));
@@ -244,7 +249,7 @@ mod tests {
         let mut read = |made: Option<i64>, inodes| {
             let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, Some(0))).collect();
             pods[0] = request("uid-0", made);
-            pods.sort_by_cached_key(|pod| (sizes.expected(pod), pod.uid.clone()));
+            sizes.sort(&mut pods);
             let sample = read_within(WalkBudget { deadline_ns: u64::MAX, inodes }, &paths, &pods);
             sizes.note(&pods, &sample);
             let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
@@ -259,7 +264,7 @@ mod tests {
         assert_eq!(read(None, 300), (255, 9), "they are exact where not all can be");
         sizes = PodSizes::default();
         let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
-        pods.sort_by_cached_key(|pod| sizes.expected(pod));
+        sizes.sort(&mut pods);
         assert_eq!(pods[1].uid(), "uid-0", "it is new, but what it made is counted");
     }
 }
