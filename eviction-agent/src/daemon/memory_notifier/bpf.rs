@@ -6,9 +6,8 @@ use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    ArmError, ArmedDiskOrder, ArmedOrder, AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth,
-    EventClass, Generation, GrossCharge, KernelKillCause, LastOrderNumbers, LoadOptions, Loaded,
-    NodePidThreshold, OrderNumber, SampleEpoch, ThresholdCrossed,
+    AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass, Generation, GrossCharge,
+    KernelKillCause, LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
@@ -43,7 +42,7 @@ pub(crate) struct BpfBackend {
     since_ns: u64,
     log: Option<ProgramLogReader>,
     sorter: EventSorter,
-    counters: ProgramCounters,
+    pub(super) counters: ProgramCounters,
     growths: Vec<CgroupGrowth>,
     /// What was charged to the deciding cgroups when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
@@ -55,15 +54,6 @@ pub(crate) struct BpfBackend {
     pid_threshold: Option<u64>,
     /// Kernel kill orders of programs that were unloaded.
     order_numbers: LastOrderNumbers,
-}
-
-/// Why no kernel kill order is armed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotArmed {
-    /// The one before was carried out, and its event will come.
-    CarriedOut,
-    /// A map cannot be written, which was logged.
-    Refused,
 }
 
 impl BpfBackend {
@@ -113,7 +103,7 @@ impl BpfBackend {
         realtime::let_go(handle);
     }
 
-    fn handle(&self) -> Option<&BpfHandle> {
+    pub(super) fn handle(&self) -> Option<&BpfHandle> {
         self.loaded.as_ref().map(|(handle, _)| handle)
     }
 
@@ -270,11 +260,11 @@ impl BpfBackend {
         }
     }
 
-    fn is_failed(&self, source: &str) -> bool {
+    pub(super) fn is_failed(&self, source: &str) -> bool {
         self.failover.as_ref().is_some_and(|failover| failover.is_failed(source))
     }
 
-    fn charge(&self) -> Option<&BackendInfo> {
+    pub(super) fn charge(&self) -> Option<&BackendInfo> {
         self.handle().and_then(BpfHandle::charge)
     }
 
@@ -396,78 +386,6 @@ impl BpfBackend {
         let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, metrics));
         (self.counters.take_event(), is_tree_missed)
     }
-
-    /// Exports the reasons for which an armed kill order was not carried out.
-    pub(crate) fn export_suppressed(&mut self, metrics: &Metrics) {
-        if let Some((handle, _)) = &self.loaded {
-            self.counters.export_suppressed(handle, metrics);
-        }
-    }
-
-    /// Returns whether the programs can carry out a kill order.
-    pub(crate) fn has_kernel_kill(&self) -> bool {
-        let is_watched = self.charge().is_some_and(|info| !self.is_failed(info.source));
-        is_watched && self.is_loaded_for_kernel_kill()
-    }
-
-    /// Returns whether the programs were loaded so that they can carry out a kill order.
-    pub(crate) fn is_loaded_for_kernel_kill(&self) -> bool {
-        self.handle().is_some_and(BpfHandle::has_kernel_kill)
-    }
-
-    /// Marks the sample that was just taken of this cgroup.
-    pub(crate) fn mark_sample(&mut self, level_id: u64) -> Option<SampleEpoch> {
-        let (handle, _) = self.loaded.as_mut()?;
-        written("marking a sample", handle.mark_sample(level_id))
-    }
-
-    /// Arms a kill order.
-    ///
-    /// # Errors
-    /// If the order before was carried out, or a map cannot be written.
-    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
-        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
-        armed(handle.arm_kill(order))
-    }
-
-    /// Whether a kill order for writers to this file system would be carried out.
-    pub(crate) fn can_kill_writers(&self, device: u64) -> bool {
-        let reports = [EventClass::Disk, EventClass::DiskNear].into_iter().all(|class| self.reports(class));
-        reports && self.handle().is_some_and(|handle| handle.can_kill_writers(device))
-    }
-
-    /// Arms a kill order for writers to a file system, of which `headroom` gives what is left to the threshold.
-    ///
-    /// # Errors
-    /// If the order before was carried out, or a map cannot be written.
-    pub(crate) fn arm_disk_kill(
-        &mut self,
-        order: &ArmedDiskOrder,
-        headroom: impl FnOnce() -> Option<u64>,
-    ) -> Result<OrderNumber, NotArmed> {
-        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
-        // In this order: what is taken in between makes the order late, and never early.
-        let headroom = headroom().ok_or(NotArmed::Refused)?;
-        let since = handle.disk_total(order.device).ok_or(NotArmed::Refused)?;
-        armed(handle.arm_disk_kill(order, since, headroom))
-    }
-
-    /// Disarms the kill order; whether it was carried out before. Then its event comes.
-    pub(crate) fn disarm_kill(&mut self, cause: KernelKillCause) -> bool {
-        let Some((handle, _)) = &mut self.loaded else { return false };
-        let disarmed = match cause {
-            KernelKillCause::Memory => handle.disarm_kill(),
-            KernelKillCause::Disk => handle.disarm_disk_kill(),
-        };
-        written("disarming a kill order", disarmed).unwrap_or(false)
-    }
-
-    /// The same while the threshold is far: samples are not marked any more.
-    pub(crate) fn end_kill_marks(&mut self) {
-        if let Some((handle, _)) = &mut self.loaded {
-            written("disarming a kill order", handle.end_marks());
-        }
-    }
 }
 
 /// Says of every source that nothing is left.
@@ -477,18 +395,6 @@ fn nothing(why: &str) -> Vec<BackendInfo> {
 
 fn unwatchable(error: &std::io::Error) -> String {
     format!("the ring buffer cannot be watched: {error}")
-}
-
-fn armed(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, NotArmed> {
-    match armed {
-        Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
-        armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
-    }
-}
-
-/// Logs an error: the agent decides without a kernel kill.
-fn written<T>(what: &'static str, written: Result<T, ArmError>) -> Option<T> {
-    written.map_err(|error| tracing::warn!(error = %chain(&error), what, "kernel kill")).ok()
 }
 
 /// Returns the id of the cgroup that stands for the node.

@@ -11,6 +11,7 @@ mod disks;
 mod events;
 mod failover;
 mod kernel;
+mod kernel_kill;
 mod on_demand;
 mod plan;
 
@@ -30,8 +31,9 @@ use eviction_node::notify::timer::Timer;
 use eviction_node::sampler::MemoryUsage;
 use kernel::KernelBackends;
 
-pub(crate) use bpf::{BpfBackend, NotArmed, root_id};
+pub(crate) use bpf::{BpfBackend, root_id};
 pub(crate) use events::EventBatch;
+pub(crate) use kernel_kill::NotArmed;
 pub(crate) use plan::{
     GrowthSource, MinRearm, ThresholdPlan, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
 };
